@@ -1,0 +1,38 @@
+# Every target first makes its own environment, so it works on a fresh clone.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help test check demo format clean
+.DELETE_ON_ERROR:
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# A venv that cannot run its own pip (half made, or moved from elsewhere) is made anew.
+$(VENV)/ready: pyproject.toml constraints.txt
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+test: $(VENV)/ready ## Run the tests on real PostgreSQL servers
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+check: $(VENV)/ready ## Run the linters, the type checker and the layer contract
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+demo: $(VENV)/ready ## Run real jobs on an embedded PostgreSQL and watch them
+	$(BIN)/holdfast demo
+
+format: $(VENV)/ready ## Format the code and sort the imports
+	$(BIN)/ruff check --select I --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove the environment and every cache
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

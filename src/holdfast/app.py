@@ -1,0 +1,314 @@
+"""The one place that chooses: a store, its drivers, the executors, and what runs together."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+
+from holdfast import embedded
+from holdfast.errors import InvalidInput, SchemaError, SchemaMissing
+from holdfast.events import Observer, Observers
+from holdfast.executors import ExecutorFactory, build
+from holdfast.queries import Queries, SyncQueries
+from holdfast.scheduler.manager import (
+    Misfire,
+    Overlap,
+    ScheduleQueries,
+    SchedulerManager,
+)
+from holdfast.settings import MAX_PAYLOAD, Names, WorkerSettings
+from holdfast.stores.memory import InMemoryDriver
+from holdfast.stores.postgres.drivers import Driver, connect
+from holdfast.stores.postgres.drivers.base import LendingDriver
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.task import Kind, Registry, define
+from holdfast.worker.claim import QueueExecutionMode
+from holdfast.worker.worker import QueueManager
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.clock import Clock
+    from holdfast.models import Job, OnFailure
+    from holdfast.ports import Store
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+Mode = Literal["continuous", "drain"]
+
+
+class Holdfast:
+    """A queue: register handlers, enqueue through `queries`, work with `run()`.
+
+    `Holdfast.connect(dsn)` is the recommended way to make one.
+    """
+
+    def __init__(
+        self,
+        driver: Driver | InMemoryDriver,
+        *,
+        prefix: str = "holdfast",
+        schema: str | None = None,
+        resources: Mapping[Any, Any] | None = None,
+        notify: bool = True,
+        max_payload: int = MAX_PAYLOAD,
+        clock: Clock | None = None,
+    ) -> None:
+        if not isinstance(driver, LendingDriver | InMemoryDriver):
+            raise InvalidInput(
+                f"expected a driver such as AsyncpgDriver(connection), got {driver!r}; "
+                f"Holdfast.connect(dsn) and Holdfast.from_asyncpg_pool(pool) make one"
+            )
+        self._names = Names(prefix, schema)
+        self._clock = clock
+        self._notify = notify
+        self._max_payload = max_payload
+        self._server: embedded.EmbeddedServer | None = None
+        self._embedded: Path | None = None
+        self._owned = False
+        self._registry = Registry()
+        self.observers = Observers()
+        self.resources = dict(resources or {})
+        self.shutdown = asyncio.Event()
+        """Setting it begins the graceful stop of run()."""
+        self.scheduler_manager = SchedulerManager(shutdown=self.shutdown)
+        self._use(driver)
+
+    def _use(self, driver: Driver | InMemoryDriver) -> None:
+        store: Store
+        if isinstance(driver, InMemoryDriver):
+            store = driver.store
+        else:
+            store = PostgresStore(driver, self._names, clock=self._clock, notify=self._notify)
+        self.store = store
+        self.queries = Queries(store, max_payload=self._max_payload)
+        self.queue_manager = QueueManager(
+            store,
+            self._registry,
+            observers=self.observers,
+            resources=self.resources,
+            shutdown=self.shutdown,
+        )
+        self.scheduler_manager.use(store)
+        self.schedules = ScheduleQueries(store)
+
+    @classmethod
+    def connect(
+        cls,
+        dsn: str,
+        *,
+        driver: Literal["asyncpg", "psycopg"] | None = None,
+        timeout: float = 10.0,
+        **options: Any,
+    ) -> Self:
+        """A queue on a DSN: `postgresql://…`, or `embedded:DIR` for a PostgreSQL of its own.
+
+        It opens the connections a worker needs, each for one purpose, and again when they break.
+        Use it as `async with Holdfast.connect(dsn) as hf:`.
+        """
+        directory = embedded.parse(dsn)
+        new = cls(connect("" if directory else dsn, driver=driver, timeout=timeout), **options)
+        new._owned = True
+        new._embedded = directory
+        new._connect = lambda dsn: connect(dsn, driver=driver, timeout=timeout)
+        return new
+
+    _connect: Callable[[str], Driver]
+
+    @classmethod
+    def from_asyncpg_connection(cls, connection: Any, **options: Any) -> Self:
+        """On one asyncpg connection: everything takes turns on it."""
+        from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
+
+        return cls(AsyncpgDriver(connection), **options)
+
+    @classmethod
+    def from_asyncpg_pool(cls, pool: Any, **options: Any) -> Self:
+        """On an asyncpg pool."""
+        from holdfast.stores.postgres.drivers.asyncpg import AsyncpgPoolDriver
+
+        return cls(AsyncpgPoolDriver(pool), **options)
+
+    @classmethod
+    def from_psycopg_connection(cls, connection: Any, **options: Any) -> Self:
+        """On one psycopg AsyncConnection: everything takes turns on it."""
+        from holdfast.stores.postgres.drivers.psycopg import PsycopgDriver
+
+        return cls(PsycopgDriver(connection), **options)
+
+    @classmethod
+    def in_memory(cls, *, clock: Clock | None = None, **options: Any) -> Self:
+        """Without a database, for tests: the same rules, gone with the process."""
+        return cls(InMemoryDriver(clock), **options)
+
+    async def __aenter__(self) -> Self:
+        if self._embedded is not None and self._server is None:
+            self._server = await asyncio.to_thread(embedded.start, self._embedded)
+            self._use(self._connect(self._server.dsn))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._owned:
+            await self.store.close()
+        if self._server is not None:
+            await asyncio.to_thread(self._server.stop)
+            self._server = None
+
+    def entrypoint(
+        self,
+        name: str,
+        *,
+        concurrency_limit: int = 0,
+        serialized_dispatch: bool = False,
+        retry_timer: timedelta = timedelta(0),
+        accepts_context: bool | None = None,
+        on_failure: OnFailure = "delete",
+        executor_factory: ExecutorFactory | None = None,
+        timeout: timedelta | None = None,
+        max_attempts: int | None = 25,
+        max_recoveries: int = 3,
+        executor: Kind = "async",
+    ) -> Callable[[Handler], Handler]:
+        """Register a handler for the jobs that are enqueued under `name`."""
+
+        def register(func: Handler) -> Handler:
+            self._registry.add(
+                define(
+                    name,
+                    func,
+                    build=lambda parameters: build(parameters, executor_factory),
+                    concurrency_limit=concurrency_limit,
+                    serialized_dispatch=serialized_dispatch,
+                    retry_timer=retry_timer,
+                    accepts_context=accepts_context,
+                    on_failure=on_failure,
+                    timeout=timeout,
+                    max_attempts=max_attempts,
+                    max_recoveries=max_recoveries,
+                    executor=executor,
+                )
+            )
+            return func
+
+        return register
+
+    def schedule(
+        self,
+        name: str,
+        expression: str,
+        *,
+        timezone: str = "UTC",
+        misfire: Misfire = "once",
+        overlap: Overlap = "allow",
+        **options: Any,
+    ) -> Callable[[Handler], Handler]:
+        """Register a handler that is run at every tick of a cron expression.
+
+        Each tick is a job of the entrypoint `name`; `options` are those of `entrypoint`.
+        """
+
+        def register(func: Handler) -> Handler:
+            self.scheduler_manager.add(name, expression, timezone, misfire, overlap)
+
+            async def tick(job: Job) -> None:
+                await func(self.scheduler_manager.tick_of(job))
+
+            tick.__qualname__, tick.__module__ = func.__qualname__, func.__module__
+            self.entrypoint(name, **options)(tick)
+            return func
+
+        return register
+
+    def observe(self, observer: Observer) -> None:
+        """Tell an observer about claims and outcomes."""
+        self.observers.subscribe(observer)
+
+    async def install(self) -> list[str]:
+        """Create the tables, or apply what is missing; the migrations applied."""
+        return await self.store.install()
+
+    async def upgrade(self) -> list[str]:
+        """Apply what is missing to tables that exist; SchemaMissing when there are none."""
+        try:
+            await self.store.verify()
+        except SchemaMissing:
+            raise
+        except SchemaError:
+            return await self.store.install()
+        return []
+
+    async def verify(self) -> None:
+        """Raise SchemaError unless this version can work with the tables."""
+        await self.store.verify()
+
+    async def uninstall(self) -> None:
+        """Remove the tables, with every job in them."""
+        await self.store.uninstall()
+
+    async def run(
+        self,
+        *,
+        dequeue_timeout: timedelta | None = None,
+        batch_size: int | None = None,
+        heartbeat_timeout: timedelta | None = None,
+        drain_timeout: timedelta | None = None,
+        concurrency: int | None = None,
+        mode: Mode | QueueExecutionMode = "continuous",
+    ) -> None:
+        """Work: the queue and the scheduler in this event loop, until `shutdown` is set.
+
+        SIGTERM and SIGINT begin the graceful stop, a second one ends it at once. mode="drain"
+        returns when nothing is claimable.
+        """
+        given = {
+            "dequeue_timeout": dequeue_timeout,
+            "batch_size": batch_size,
+            "heartbeat_timeout": heartbeat_timeout,
+            "drain_timeout": drain_timeout,
+            "concurrency": concurrency,
+        }
+        settings = WorkerSettings(**{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
+        try:
+            chosen = QueueExecutionMode(mode)
+        except ValueError:
+            raise InvalidInput(f'mode must be "continuous" or "drain", got {mode!r}') from None
+        async with self._signals(), self._schedule(chosen):
+            await self.queue_manager.run(settings, chosen)
+
+    def _schedule(self, mode: QueueExecutionMode) -> AbstractAsyncContextManager[None]:
+        return self.scheduler_manager.running(once=mode is QueueExecutionMode.drain)
+
+    @asynccontextmanager
+    async def _signals(self) -> AsyncIterator[None]:
+        """Where signals can be had (the main thread), the first is graceful, the second is fast."""
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            if self.shutdown.is_set():
+                self.queue_manager.hurry.set()
+            self.shutdown.set()
+
+        taken = []
+        for number in (signal.SIGTERM, signal.SIGINT):
+            try:
+                before = signal.getsignal(number)
+                loop.add_signal_handler(number, stop)
+                taken.append((number, before))
+            except (NotImplementedError, ValueError, RuntimeError):
+                continue
+        try:
+            yield
+        finally:
+            for number, before in taken:
+                loop.remove_signal_handler(number)
+                signal.signal(number, before)
+
+
+def sync_queries(
+    driver: Any, *, prefix: str = "holdfast", schema: str | None = None
+) -> SyncQueries:
+    """Queries for code without an event loop, on a SyncPsycopgDriver."""
+    return SyncQueries(Queries(PostgresStore(driver, Names(prefix, schema))))

@@ -1,0 +1,137 @@
+"""Checks what is to be enqueued, so that a store only ever sees jobs that can be stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import repeat
+from typing import Any
+
+from holdfast.errors import InvalidInput
+from holdfast.models import JobId, NewJob
+
+_SMALLINT = 2**31
+_BIGINT = 2**63
+_LONGEST_KEY = 2000
+_LONGEST_NAME = 200
+_FARTHEST = timedelta(days=365 * 1000)
+_MOST_HEADERS = 64 * 1024
+
+
+def new_jobs(**columns: Any) -> list[NewJob]:
+    """One job from scalars, or one for each place of parallel lists; scalars are repeated."""
+    lengths = {
+        name: len(value) for name, value in columns.items() if isinstance(value, list | tuple)
+    }
+    if not lengths:
+        return [NewJob(**columns)]
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+        raise InvalidInput(f"parallel lists must have one length, got {found}")
+    spread = [value if name in lengths else repeat(value) for name, value in columns.items()]
+    return [NewJob(**dict(zip(columns, row, strict=True))) for row in zip(*spread, strict=False)]
+
+
+def validate(jobs: Sequence[NewJob], max_payload: int) -> None:
+    """Raise InvalidInput naming the first job that can never be stored."""
+    for place, job in enumerate(jobs):
+        fault = _fault(job, max_payload)
+        if fault:
+            where = f"job {place} of {len(jobs)}: " if len(jobs) > 1 else ""
+            raise InvalidInput(where + fault)
+
+
+def check_ids(ids: Iterable[JobId]) -> list[JobId]:
+    """Ids as the database can hold them."""
+    if isinstance(ids, int | str | bytes):
+        raise InvalidInput(f"ids must be a list of job ids, got {ids!r}; write [{ids!r}]")
+    found = list(ids)
+    for job_id in found:
+        if not isinstance(job_id, int) or isinstance(job_id, bool) or not 0 < job_id < _BIGINT:
+            raise InvalidInput(f"a job id is a whole number of at least 1, got {job_id!r}")
+    return found
+
+
+def _fault(job: NewJob, max_payload: int) -> str | None:
+    if not isinstance(job, NewJob):
+        return f"expected a NewJob, got {job!r}"
+    return (
+        _text_fault("entrypoint", job.entrypoint, _LONGEST_NAME)
+        or _payload_fault(job.payload, max_payload)
+        or _integer_fault("priority", job.priority, -_SMALLINT)
+        or _time_fault(job.execute_after)
+        or (job.dedupe_key is not None and _text_fault("dedupe_key", job.dedupe_key, _LONGEST_KEY))
+        or _headers_fault(job.headers)
+        or (job.max_attempts is not None and _integer_fault("max_attempts", job.max_attempts, 1))
+        or (
+            job.max_recoveries is not None
+            and _integer_fault("max_recoveries", job.max_recoveries, 1)
+        )
+        or None
+    )
+
+
+def _text_fault(name: str, value: object, longest: int) -> str | None:
+    if not isinstance(value, str) or not value.strip():
+        return f"{name} must be a text that is not blank, got {value!r}"
+    if len(value) > longest:
+        return f"{name} has {len(value)} characters, more than the {longest} allowed"
+    if "\x00" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
+        return f"{name} {value!r} holds a NUL or a lone surrogate, which PostgreSQL cannot store"
+    return None
+
+
+def _payload_fault(payload: object, max_payload: int) -> str | None:
+    if payload is None:
+        return None
+    if not isinstance(payload, bytes):
+        return (
+            f"payload must be bytes or None, got {type(payload).__name__}; "
+            f"encode it, for example json.dumps(value).encode()"
+        )
+    if len(payload) > max_payload:
+        return (
+            f"payload has {len(payload)} bytes, more than the {max_payload} allowed; "
+            f"store it elsewhere and enqueue a pointer, or raise max_payload"
+        )
+    return None
+
+
+def _integer_fault(name: str, value: object, least: int) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value < _SMALLINT:
+        return None
+    return f"{name} must be a whole number from {least} to {_SMALLINT - 1}, got {value!r}"
+
+
+def _time_fault(value: object) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, timedelta):
+        if timedelta(0) <= value <= _FARTHEST:
+            return None
+        return f"execute_after must be a delay from 0 to {_FARTHEST}, got {value}"
+    if isinstance(value, datetime):
+        if value.tzinfo is None or value.utcoffset() is None:
+            return (
+                f"execute_after {value.isoformat()} has no time zone; "
+                f"use datetime.now(UTC) or .replace(tzinfo=…)"
+            )
+        return None
+    return f"execute_after must be a timedelta or an aware datetime, got {value!r}"
+
+
+def _headers_fault(headers: object) -> str | None:
+    if headers is None:
+        return None
+    if not isinstance(headers, Mapping) or not all(isinstance(name, str) for name in headers):
+        return f"headers must be a mapping with text keys, got {headers!r}"
+    try:
+        text = json.dumps(dict(headers), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"headers must be JSON: {error}"
+    if "\\u0000" in text or "\\ud8" in text.lower():
+        return "headers hold a NUL or a lone surrogate, which PostgreSQL cannot store"
+    if len(text) > _MOST_HEADERS:
+        return f"headers have {len(text)} characters, more than the {_MOST_HEADERS} allowed"
+    return None

@@ -1,0 +1,80 @@
+"""What a worker tells its observers. Instrumentation subscribes here and stays out of the work."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.models import Job, JobId, Outcome
+
+logger = logging.getLogger("holdfast")
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    worker: str
+    jobs: Sequence[Job]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The outcome is in the database."""
+
+    worker: str
+    job: Job
+    outcome: Outcome
+    seconds: float
+    """How long the handler ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The outcome changed nothing: the lease was somebody else's."""
+
+    worker: str
+    job: Job
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    worker: str
+    ids: Sequence[JobId]
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    worker: str
+    ids: Sequence[JobId]
+    reason: str
+
+
+Event = Claimed | Settled | Lost | Recovered | Retired
+
+
+class Observer(Protocol):
+    def notify(self, event: Event) -> None: ...
+
+
+class Observers:
+    """Tells every subscriber; one that raises is reported and does not disturb the work."""
+
+    def __init__(self, observers: Sequence[Observer] = ()) -> None:
+        self._observers = list(observers)
+
+    def __bool__(self) -> bool:
+        return bool(self._observers)
+
+    def subscribe(self, observer: Observer) -> None:
+        self._observers.append(observer)
+
+    def notify(self, event: Event) -> None:
+        for observer in self._observers:
+            try:
+                observer.notify(event)
+            except Exception:
+                logger.exception("observer %r failed on %s", observer, type(event).__name__)

@@ -1,0 +1,42 @@
+"""What all executors have in common, and the one for `async def` handlers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.models import Context, Job
+    from holdfast.task import EntrypointExecutorParameters
+
+
+@dataclass(eq=False)
+class AbstractEntrypointExecutor(ABC):
+    """Subclass it and name the subclass in `executor_factory` to run handlers your own way."""
+
+    parameters: EntrypointExecutorParameters
+
+    @property
+    def capacity(self) -> int:
+        """How many jobs run at once in this process, the others wait; 0: all that are started."""
+        return 0
+
+    @abstractmethod
+    async def execute(self, job: Job, context: Context) -> None:
+        """Run the handler. What this raises is what became of the job."""
+
+
+@dataclass(eq=False)
+class EntrypointExecutor(AbstractEntrypointExecutor):
+    """Awaits the handler on the event loop."""
+
+    def __post_init__(self) -> None:
+        self._func = self.parameters.func
+        self._accepts_context = self.parameters.accepts_context
+
+    async def execute(self, job: Job, context: Context) -> None:
+        if self._accepts_context:
+            await self._func(job, context)
+        else:
+            await self._func(job)

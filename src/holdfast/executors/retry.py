@@ -1,0 +1,102 @@
+"""Turns any failure of a handler into another run, later and later."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from holdfast.errors import InvalidInput, RetryRequested
+from holdfast.executors.coroutine import AbstractEntrypointExecutor, EntrypointExecutor
+from holdfast.executors.process import ProcessExecutor
+from holdfast.executors.thread import ThreadExecutor
+from holdfast.retry import message_of
+
+if TYPE_CHECKING:
+    from holdfast.models import Context, Job
+    from holdfast.task import EntrypointExecutorParameters, Executor, Kind
+
+_PLAIN: dict[Kind, type[AbstractEntrypointExecutor]] = {
+    "async": EntrypointExecutor,
+    "thread": ThreadExecutor,
+    "process": ProcessExecutor,
+}
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def plain(parameters: EntrypointExecutorParameters) -> AbstractEntrypointExecutor:
+    """The executor that runs a handler of this kind and does nothing else."""
+    return _PLAIN[parameters.kind](parameters)
+
+
+@dataclass(eq=False)
+class DatabaseRetryEntrypointExecutor(AbstractEntrypointExecutor):
+    """Has a job whose handler raised queued again, after a delay that grows with its attempts.
+
+    `max_attempts` counts retries: 5 means up to six runs, and what the sixth raises is final. The
+    entrypoint's own max_attempts (25 unless told) still holds, and parks a job that reaches it.
+    """
+
+    max_attempts: int = 5
+    initial_delay: timedelta = timedelta(seconds=1)
+    max_delay: timedelta = timedelta(minutes=5)
+    backoff_multiplier: float = 2.0
+    jitter: bool = False
+    """Wait a random part of the delay, so that jobs that failed together do not come together."""
+    inner: Executor | None = None
+    """Runs the handler; None: the executor of its kind."""
+
+    def __post_init__(self) -> None:
+        if faults := self._faults():
+            raise InvalidInput("DatabaseRetryEntrypointExecutor: " + "; ".join(faults))
+        self._inner = self.inner or plain(self.parameters)
+
+    @property
+    def capacity(self) -> int:
+        found: int = getattr(self._inner, "capacity", 0)
+        return found
+
+    async def execute(self, job: Job, context: Context) -> None:
+        try:
+            await self._inner.execute(job, context)
+        except RetryRequested:
+            raise
+        except Exception as error:
+            if job.attempts >= self.max_attempts:
+                raise
+            reason = message_of(error) or type(error).__name__
+            raise RetryRequested(self._pause(job.attempts), reason) from error
+
+    def delay(self, attempt: int) -> timedelta:
+        """min(initial_delay * backoff_multiplier ** attempt, max_delay), for any attempt."""
+        steps = math.log(self.max_delay / self.initial_delay)
+        if attempt * math.log(self.backoff_multiplier) > steps:
+            return self.max_delay
+        factor = self.backoff_multiplier**attempt
+        if self.initial_delay.total_seconds() * factor >= self.max_delay.total_seconds():
+            return self.max_delay
+        return min(self.initial_delay * factor, self.max_delay)
+
+    def _pause(self, attempt: int) -> timedelta:
+        delay = self.delay(attempt)
+        if not self.jitter:
+            return delay
+        return secrets.randbelow(delay // _MICROSECOND + 1) * _MICROSECOND
+
+    def _faults(self) -> list[str]:
+        attempts, multiplier = self.max_attempts, self.backoff_multiplier
+        faults = []
+        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
+            faults.append(f"max_attempts must be a whole number of at least 1, got {attempts!r}")
+        for what, value in (("initial_delay", self.initial_delay), ("max_delay", self.max_delay)):
+            if not isinstance(value, timedelta) or value <= timedelta(0):
+                faults.append(f"{what} must be a timedelta above zero, got {value!r}")
+        if (
+            isinstance(multiplier, bool)
+            or not isinstance(multiplier, int | float)
+            or not 1 <= multiplier < math.inf
+        ):
+            faults.append(f"backoff_multiplier must be a finite number from 1, got {multiplier!r}")
+        return faults

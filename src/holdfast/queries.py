@@ -1,0 +1,263 @@
+"""What producers and operators call: arguments are checked here, once, for every store."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+
+from holdfast.enqueue import check_ids, new_jobs, validate
+from holdfast.errors import InvalidInput, JobNotFound
+from holdfast.lifecycle import TRANSITIONS, Status, Verb
+from holdfast.settings import MAX_PAYLOAD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from holdfast.models import (
+        Headers,
+        Job,
+        JobId,
+        LogEntry,
+        NewJob,
+        OnConflict,
+        QueueSize,
+        Requeued,
+        Statistic,
+        WorkerInfo,
+    )
+    from holdfast.ports import Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Queries:
+    """Enqueue, look, requeue, cancel, delete; `on(connection)` does it in your transaction."""
+
+    def __init__(self, store: Store, *, max_payload: int = MAX_PAYLOAD) -> None:
+        self._store = store
+        self._max_payload = max_payload
+
+    def on(self, connection: object) -> Queries:
+        """The same queries on your own connection: what they do commits with your transaction."""
+        return Queries(self._store.on(connection), max_payload=self._max_payload)
+
+    @overload
+    async def enqueue(
+        self,
+        entrypoint: str | Sequence[str],
+        payload: bytes | Sequence[bytes | None] | None = None,
+        priority: int | Sequence[int] = 0,
+        execute_after: timedelta | datetime | Sequence[timedelta | datetime | None] | None = None,
+        dedupe_key: str | Sequence[str | None] | None = None,
+        headers: Headers | Sequence[Headers | None] | None = None,
+        *,
+        max_attempts: int | Sequence[int | None] | None = None,
+        on_conflict: Literal["raise"] = "raise",
+    ) -> list[JobId]: ...
+
+    @overload
+    async def enqueue(
+        self,
+        entrypoint: str | Sequence[str],
+        payload: bytes | Sequence[bytes | None] | None = None,
+        priority: int | Sequence[int] = 0,
+        execute_after: timedelta | datetime | Sequence[timedelta | datetime | None] | None = None,
+        dedupe_key: str | Sequence[str | None] | None = None,
+        headers: Headers | Sequence[Headers | None] | None = None,
+        *,
+        max_attempts: int | Sequence[int | None] | None = None,
+        on_conflict: OnConflict,
+    ) -> list[JobId | None]: ...
+
+    async def enqueue(
+        self,
+        entrypoint: str | Sequence[str],
+        payload: bytes | Sequence[bytes | None] | None = None,
+        priority: int | Sequence[int] = 0,
+        execute_after: timedelta | datetime | Sequence[timedelta | datetime | None] | None = None,
+        dedupe_key: str | Sequence[str | None] | None = None,
+        headers: Headers | Sequence[Headers | None] | None = None,
+        *,
+        max_attempts: int | Sequence[int | None] | None = None,
+        on_conflict: OnConflict = "raise",
+    ) -> list[JobId] | list[JobId | None]:
+        """Enqueue one job, or one for each place of parallel lists; the ids in that order.
+
+        A key that belongs to an active job raises DuplicateJobError and enqueues nothing; with
+        on_conflict="skip" that place of the result is None and the others go through.
+        """
+        jobs = new_jobs(
+            entrypoint=entrypoint,
+            payload=payload,
+            priority=priority,
+            execute_after=execute_after,
+            dedupe_key=dedupe_key,
+            headers=headers,
+            max_attempts=max_attempts,
+        )
+        return await self.enqueue_many(jobs, on_conflict=on_conflict)
+
+    async def enqueue_many(
+        self, jobs: Sequence[NewJob], *, on_conflict: OnConflict = "raise"
+    ) -> list[JobId | None]:
+        """Enqueue all of them, in one statement."""
+        if on_conflict not in ("raise", "skip"):
+            raise InvalidInput(f'on_conflict must be "raise" or "skip", got {on_conflict!r}')
+        validate(jobs, self._max_payload)
+        return await self._store.jobs.insert(jobs, on_conflict)
+
+    async def requeue_jobs(
+        self, ids: Sequence[JobId], *, actor: str | None = None, reason: str | None = None
+    ) -> dict[JobId, Requeued]:
+        """Send held jobs back to the queue with fresh counters; what became of each id."""
+        return await self._store.jobs.requeue(check_ids(ids), actor=actor, reason=reason)
+
+    async def mark_job_as_cancelled(
+        self, ids: Sequence[JobId], *, actor: str | None = None, reason: str | None = None
+    ) -> set[JobId]:
+        """Cancel jobs wherever they are; a running handler is told to stop. Those that moved."""
+        return await self._store.jobs.remove(
+            TRANSITIONS[Verb.CANCEL], check_ids(ids), actor=actor, reason=reason
+        )
+
+    async def delete_jobs(
+        self, ids: Sequence[JobId], *, actor: str | None = None, reason: str | None = None
+    ) -> set[JobId]:
+        """Delete jobs that are queued or held, not those that run. Those that moved."""
+        return await self._store.jobs.remove(
+            TRANSITIONS[Verb.DELETE], check_ids(ids), actor=actor, reason=reason
+        )
+
+    async def get_jobs(self, ids: Sequence[JobId]) -> list[Job]:
+        """Those of the ids that are still in the queue table."""
+        return await self._store.jobs.get(check_ids(ids))
+
+    async def job_status(self, ids: Sequence[JobId]) -> list[tuple[JobId, Status]]:
+        """Where each job is, or how it ended."""
+        known = await self._store.jobs.statuses(check_ids(ids))
+        for job_id in ids:
+            if job_id not in known:
+                raise JobNotFound(job_id)
+        return [(job_id, known[job_id]) for job_id in ids]
+
+    async def job_history(self, job_id: JobId) -> list[LogEntry]:
+        """Every log row of a job, oldest first."""
+        [job_id] = check_ids([job_id])
+        history = await self._store.jobs.history(job_id)
+        if not history and not await self._store.jobs.get([job_id]):
+            raise JobNotFound(job_id)
+        return history
+
+    async def list_failed_jobs(self, limit: int = 25) -> list[Job]:
+        """Held jobs, newest first."""
+        return await self._store.jobs.list_held(_positive("limit", limit))
+
+    async def browse_queue(
+        self, *, status: Status | str | None = None, entrypoint: str | None = None, limit: int = 25
+    ) -> list[Job]:
+        """Jobs of the queue table, newest first."""
+        return await self._store.jobs.browse(
+            status=_status(status), entrypoint=entrypoint, limit=_positive("limit", limit)
+        )
+
+    async def queue_size(self, entrypoints: Sequence[str] | None = None) -> list[QueueSize]:
+        """How many jobs there are by entrypoint, priority and status."""
+        return await self._store.jobs.size(entrypoints)
+
+    async def queue_log(
+        self,
+        *,
+        limit: int = 100,
+        status: Status | str | None = None,
+        entrypoint: str | None = None,
+    ) -> list[LogEntry]:
+        """The newest log rows."""
+        return await self._store.jobs.log(
+            limit=_positive("limit", limit), status=_status(status), entrypoint=entrypoint
+        )
+
+    async def log_statistics(
+        self, *, last: timedelta | None = None, limit: int = 1000
+    ) -> list[Statistic]:
+        """Log rows counted by minute, entrypoint, priority and status, newest first."""
+        await self._store.jobs.aggregate()
+        return await self._store.jobs.statistics(since=last, limit=_positive("limit", limit))
+
+    async def prune_log(self, older_than: timedelta, *, limit: int = 10_000) -> int:
+        """Delete log rows older than that, oldest first, at most `limit`; how many went."""
+        if not isinstance(older_than, timedelta) or older_than < timedelta(0):
+            raise InvalidInput(f"older_than must be a timedelta of at least 0, got {older_than!r}")
+        await self._store.jobs.aggregate()
+        return await self._store.jobs.prune(older_than=older_than, limit=_positive("limit", limit))
+
+    async def list_workers(self) -> list[WorkerInfo]:
+        """The workers as they last reported themselves."""
+        return await self._store.jobs.workers()
+
+    async def now(self) -> datetime:
+        """The clock that decides: the database's."""
+        return await self._store.jobs.now()
+
+
+def _positive(name: str, value: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
+        raise InvalidInput(f"{name} must be a whole number of at least 1, got {value!r}")
+    return value
+
+
+def _status(word: Status | str | None) -> Status | None:
+    if word is None:
+        return None
+    try:
+        return Status(word)
+    except ValueError:
+        known = ", ".join(Status)
+        raise InvalidInput(f"status must be one of {known}; got {word!r}") from None
+
+
+def _now_or_never(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never waits, because its driver is a synchronous one."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    work.close()
+    raise InvalidInput(
+        "SyncQueries needs a driver that does not wait; pass SyncPsycopgDriver(connection)"
+    )
+
+
+def _synchronous(
+    method: Callable[Concatenate[Queries, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncQueries, P], T]:
+    def call(self: SyncQueries, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return _now_or_never(method(self._queries, *args, **kwargs))
+
+    return update_wrapper(call, method)
+
+
+class SyncQueries:
+    """The same for code without an event loop: each method runs its async twin to the end."""
+
+    def __init__(self, queries: Queries) -> None:
+        self._queries = queries
+
+    enqueue = _synchronous(Queries.enqueue)
+    enqueue_many = _synchronous(Queries.enqueue_many)
+    requeue_jobs = _synchronous(Queries.requeue_jobs)
+    mark_job_as_cancelled = _synchronous(Queries.mark_job_as_cancelled)
+    delete_jobs = _synchronous(Queries.delete_jobs)
+    get_jobs = _synchronous(Queries.get_jobs)
+    job_status = _synchronous(Queries.job_status)
+    job_history = _synchronous(Queries.job_history)
+    list_failed_jobs = _synchronous(Queries.list_failed_jobs)
+    browse_queue = _synchronous(Queries.browse_queue)
+    queue_size = _synchronous(Queries.queue_size)
+    queue_log = _synchronous(Queries.queue_log)
+    log_statistics = _synchronous(Queries.log_statistics)
+    prune_log = _synchronous(Queries.prune_log)
+    list_workers = _synchronous(Queries.list_workers)
+    now = _synchronous(Queries.now)

@@ -1,0 +1,164 @@
+"""A failure becomes an Outcome, and its text something that every database can store. Pure."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.errors import HoldfastError, RetryRequested
+from holdfast.models import Failed, Job, OnFailure, Outcome, Parked, Retried, TracebackRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+MESSAGE_LIMIT = 2_000
+TRACEBACK_LIMIT = 32_000
+LONGEST_DELAY = timedelta(days=36_525)
+"""A century. Beyond the year 9999 an instant could be stored but not be read back."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Rules(Protocol):
+    """What of an entrypoint decides about a failure."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def on_failure(self) -> OnFailure: ...
+
+
+class RemoteError(HoldfastError):
+    """A handler raised in another process: its exception as text, for no object came back."""
+
+    def __init__(self, exception_type: str, exception_message: str, traceback: str) -> None:
+        self.exception_type = exception_type
+        self.exception_message = exception_message
+        self.traceback = traceback
+        super().__init__(f"{exception_type}: {exception_message}")
+        self.add_note(f"\nIn the handler's process:\n{traceback}")
+
+
+def sanitise(text: str, limit: int) -> str:
+    """Text that PostgreSQL can store, of at most `limit` characters: head and tail are kept."""
+    text = str.__str__(text)
+    if len(text) > limit:
+        text = _shorten(text, limit)
+    return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text.replace("\0", "\N{SYMBOL FOR NULL}"))
+
+
+def message_of(error: BaseException) -> str:
+    """`str(error)`, whatever that does."""
+    if isinstance(error, RemoteError):
+        return sanitise(error.exception_message, MESSAGE_LIMIT)
+    unprintable = f"<unprintable {_type_name(error)}>"
+    return sanitise(_guarded(lambda: str(error), unprintable), MESSAGE_LIMIT)
+
+
+def describe(error: BaseException, *, context: Mapping[str, Any] | None = None) -> TracebackRecord:
+    """The exception as it is logged. Frames come without their locals. It never raises.
+
+    A RetryRequested that was raised `from` another exception goes by that one's type and message,
+    which say more; the traceback shows both.
+    """
+    told = error.__cause__ or error if isinstance(error, RetryRequested) else error
+    return TracebackRecord(
+        exception_type=_type_name(told),
+        exception_message=message_of(told),
+        traceback=sanitise(_traceback(error), TRACEBACK_LIMIT),
+        additional_context=None if context is None else _clean(context),
+    )
+
+
+def outcome_of(error: BaseException, job: Job, entrypoint: Rules) -> Outcome:
+    """What becomes of a job whose handler raised `error`, an Exception or not.
+
+    Only RetryRequested means another run. A retry's `reason` is the RetryRequested's own, also
+    where the log names the exception behind it (see `describe`).
+    """
+    context: dict[str, Any] = {"entrypoint": entrypoint.name, "attempt": job.attempts}
+    if isinstance(error, RetryRequested):
+        return _retried(error, job, context)
+    record = replace(describe(error, context=context), job_id=job.id)
+    if entrypoint.on_failure == "hold":
+        return Parked(_headline(record), record)
+    return Failed(_headline(record), record)
+
+
+def _retried(error: RetryRequested, job: Job, context: dict[str, Any]) -> Retried:
+    delay, reason = delay_of(error), reason_of(error)
+    context |= {"retry_delay": str(delay), "reason": reason}
+    record = replace(describe(error, context=context), job_id=job.id)
+    if record.exception_type == RetryRequested.__name__:
+        return Retried(delay, record.exception_message or "retry requested", record, reason)
+    return Retried(delay, _headline(record), record, reason)
+
+
+def delay_of(error: RetryRequested) -> timedelta:
+    """As it can be added to the clock. A subclass may have skipped our __init__: no delay then."""
+    delay = getattr(error, "delay", None)
+    if not isinstance(delay, timedelta):
+        return timedelta(0)
+    # Other libraries subclass timedelta; a driver or a pickle should not meet theirs.
+    exact = timedelta(delay.days, delay.seconds, delay.microseconds)
+    return min(max(exact, timedelta(0)), LONGEST_DELAY)
+
+
+def reason_of(error: RetryRequested) -> str | None:
+    """As it can be stored."""
+    reason = getattr(error, "reason", None)
+    if reason is None:
+        return None
+    return sanitise(_guarded(lambda: str(reason), "<unprintable reason>"), MESSAGE_LIMIT)
+
+
+def _headline(record: TracebackRecord) -> str:
+    message = record.exception_message
+    text = f"{record.exception_type}: {message}" if message else record.exception_type
+    return sanitise(text, MESSAGE_LIMIT)
+
+
+def _type_name(error: BaseException) -> str:
+    if isinstance(error, RemoteError):
+        return sanitise(error.exception_type, MESSAGE_LIMIT)
+    return sanitise(_guarded(lambda: type(error).__name__, "unnamed exception"), MESSAGE_LIMIT)
+
+
+def _traceback(error: BaseException) -> str:
+    if isinstance(error, RemoteError):
+        return error.traceback
+    return _guarded(
+        lambda: "".join(traceback.format_exception(error)),
+        f"{_type_name(error)}: {message_of(error)}\n",
+    )
+
+
+def _clean(context: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: sanitise(value, MESSAGE_LIMIT) if isinstance(value, str) else value
+        for key, value in context.items()
+    }
+
+
+def _shorten(text: str, limit: int) -> str:
+    room = limit - len(_cut_note(len(text)))
+    if room <= 0:
+        return text[:limit]
+    head, tail = room - room // 2, room // 2
+    return text[:head] + _cut_note(len(text) - room) + text[len(text) - tail :]
+
+
+def _cut_note(count: int) -> str:
+    return f"\n… {count} characters cut …\n"
+
+
+def _guarded(render: Callable[[], object], fallback: str) -> str:
+    """A handler's own classes run here, and must not keep its job from its next state."""
+    try:
+        text = render()
+    except BaseException:
+        return fallback
+    return text if isinstance(text, str) else fallback

@@ -1,0 +1,1 @@
+"""Schedules: which instants a cron expression names, and the jobs they become."""

@@ -1,0 +1,156 @@
+"""The SchedulerManager: registers schedules, and turns their ticks into jobs as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from holdfast.errors import DatabaseError, ScheduleError
+from holdfast.scheduler.cron import Cron
+from holdfast.scheduler.tick import Definition, Misfire, Overlap, tick
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from holdfast.models import Job, JobId, Schedule
+    from holdfast.ports import Store
+
+logger = logging.getLogger("holdfast.scheduler")
+
+__all__ = ["Misfire", "Overlap", "SchedulerManager"]
+
+_LONGEST_NAP = timedelta(seconds=5)
+_AFTER_ERROR = timedelta(seconds=1)
+
+
+class SchedulerManager:
+    """Any number of them may run: a tick belongs to the first that takes it."""
+
+    _store: Store
+
+    def __init__(
+        self, store: Store | None = None, *, shutdown: asyncio.Event | None = None
+    ) -> None:
+        if store is not None:
+            self._store = store
+        self._shutdown = shutdown or asyncio.Event()
+        self._definitions: dict[str, Definition] = {}
+        self._registered: dict[str, Schedule] = {}
+
+    def use(self, store: Store) -> None:
+        self._store = store
+
+    def add(
+        self, name: str, expression: str, timezone: str, misfire: Misfire, overlap: Overlap
+    ) -> None:
+        """Declare a schedule; it is written to the database when the scheduler starts."""
+        self._definitions[name] = Definition.parse(name, expression, timezone, misfire, overlap)
+
+    def tick_of(self, job: Job) -> Schedule:
+        """The schedule as its handler gets it, with the slot the job stands for."""
+        slot = (job.headers or {}).get("slot")
+        instant = datetime.fromisoformat(slot) if slot else job.execute_after
+        return self._registered[job.entrypoint]._replace(slot=instant)
+
+    async def register(self) -> None:
+        """Write what is declared to the database."""
+        now = await self._store.jobs.now()
+        for name, declared in self._definitions.items():
+            self._registered[name] = await self._store.schedules.register(
+                name,
+                declared.cron.expression,
+                declared.cron.timezone,
+                declared.misfire,
+                declared.overlap,
+                declared.cron.after(now),
+            )
+
+    async def tick(self) -> list[JobId]:
+        """Enqueue what is due now."""
+        return await tick(self._store, list(self._definitions))
+
+    @asynccontextmanager
+    async def running(self, *, once: bool = False) -> AsyncIterator[None]:
+        """Tick beside whatever runs inside; with `once` only at the beginning."""
+        if not self._definitions:
+            yield
+            return
+        await self.register()
+        await self.tick()
+        task = None if once else asyncio.get_running_loop().create_task(self.run())
+        try:
+            yield
+        finally:
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+
+    async def run(self) -> None:
+        """Until shutdown is set."""
+        while not self._shutdown.is_set():
+            try:
+                await self.tick()
+                nap = await self._until_next()
+            except DatabaseError as error:
+                logger.warning("schedules wait for the database: %s", error)
+                nap = _AFTER_ERROR
+            with suppress(TimeoutError):
+                async with asyncio.timeout(nap.total_seconds()):
+                    await self._shutdown.wait()
+
+    async def _until_next(self) -> timedelta:
+        now = await self._store.jobs.now()
+        ticks = [
+            schedule.next_run - now
+            for schedule in await self._store.schedules.all()
+            if schedule.name in self._definitions and not schedule.paused
+        ]
+        return max(timedelta(0), min([*ticks, _LONGEST_NAP]))
+
+
+class ScheduleQueries:
+    """What an operator does with schedules, whether a worker runs or not."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def list(self) -> list[Schedule]:
+        return await self._store.schedules.all()
+
+    async def pause(self, name: str) -> None:
+        """No tick becomes a job until it is resumed; ticks in between are skipped."""
+        await self._set_paused(name, True, None)
+
+    async def resume(self, name: str) -> None:
+        """Go on with the next tick from now."""
+        schedule = await self._get(name)
+        cron = Cron.parse(schedule.expression, schedule.timezone)
+        await self._set_paused(name, False, cron.after(await self._store.jobs.now()))
+
+    async def run_now(self, name: str) -> JobId:
+        """Enqueue a job of the schedule at once, besides its ticks."""
+        schedule = await self._get(name)
+        return await self._store.schedules.trigger(schedule, await self._store.jobs.now())
+
+    async def remove(self, name: str) -> None:
+        """Forget the schedule; a worker that declares it writes it again when it starts."""
+        if not await self._store.schedules.remove(name):
+            raise _unknown(name)
+
+    async def _set_paused(self, name: str, paused: bool, next_run: datetime | None) -> None:
+        if not await self._store.schedules.set_paused(name, paused, next_run):
+            raise _unknown(name)
+
+    async def _get(self, name: str) -> Schedule:
+        for schedule in await self._store.schedules.all():
+            if schedule.name == name:
+                return schedule
+        raise _unknown(name)
+
+
+def _unknown(name: str) -> ScheduleError:
+    return ScheduleError(f"there is no schedule {name!r}; `holdfast schedules` lists them")

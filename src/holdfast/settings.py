@@ -1,0 +1,82 @@
+"""What can be configured: frozen, checked on construction with all faults reported together."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+
+from holdfast.errors import InvalidInput
+
+_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,30}")
+MAX_PAYLOAD = 1024 * 1024
+
+
+def _check(faults: list[str], subject: str) -> None:
+    if faults:
+        raise InvalidInput(f"{subject}: " + "; ".join(faults))
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Where Holdfast's tables are: a prefix, and a schema if not the connection's search_path."""
+
+    prefix: str = "holdfast"
+    schema: str | None = None
+
+    def __post_init__(self) -> None:
+        faults = [
+            f"{what} {value!r} must be 1 to 31 characters of a-z, 0-9 and _, not starting with "
+            f"a digit (for example {example!r})"
+            for what, value, example in (
+                ("prefix", self.prefix, "holdfast"),
+                ("schema", self.schema, "jobs"),
+            )
+            if value is not None and not (isinstance(value, str) and _IDENTIFIER.fullmatch(value))
+        ]
+        _check(faults, "table names")
+
+    def qualified(self, name: str) -> str:
+        """A quoted identifier; the only place that makes one."""
+        return f'"{self.schema}"."{name}"' if self.schema else f'"{name}"'
+
+    def table(self, suffix: str = "") -> str:
+        return self.qualified(self.prefix + suffix)
+
+    @property
+    def channel(self) -> str:
+        """The NOTIFY channel: one a schema, because channels do not belong to schemas."""
+        return f"ch_{self.schema}_{self.prefix}"[:63] if self.schema else f"ch_{self.prefix}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """How one worker process works. The defaults are meant to be right."""
+
+    batch_size: int = 500
+    concurrency: int = 500
+    dequeue_timeout: timedelta = timedelta(seconds=5)
+    heartbeat_timeout: timedelta = timedelta(seconds=30)
+    drain_timeout: timedelta = timedelta(seconds=25)
+    statistics_interval: timedelta = timedelta(seconds=30)
+
+    def __post_init__(self) -> None:
+        faults = [
+            f"{name} must be a whole number of at least 1, got {value!r}"
+            for name, value in (("batch_size", self.batch_size), ("concurrency", self.concurrency))
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1
+        ]
+        for name, value, least in (
+            ("dequeue_timeout", self.dequeue_timeout, timedelta(milliseconds=1)),
+            ("heartbeat_timeout", self.heartbeat_timeout, timedelta(milliseconds=100)),
+            ("drain_timeout", self.drain_timeout, timedelta(0)),
+            ("statistics_interval", self.statistics_interval, timedelta(0)),
+        ):
+            if not isinstance(value, timedelta) or value < least:
+                faults.append(f"{name} must be a timedelta of at least {least}, got {value!r}")
+        _check(faults, "worker settings")
+
+    @property
+    def sweep_interval(self) -> timedelta:
+        """How often stale leases are looked for: well inside the promise of lease + 5 s."""
+        return min(timedelta(seconds=5), self.heartbeat_timeout / 3)

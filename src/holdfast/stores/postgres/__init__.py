@@ -1,0 +1,1 @@
+"""The PostgreSQL store: statements, migrations and the drivers that run them."""

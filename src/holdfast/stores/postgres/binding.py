@@ -1,0 +1,101 @@
+"""Where a lifecycle lives: the columns of a table, and how it says which state a row is in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.lifecycle import Status
+    from holdfast.settings import Names
+
+JOB_COLUMNS = (
+    "id",
+    "entrypoint",
+    "payload",
+    "priority",
+    "status",
+    "execute_after",
+    "attempts",
+    "recoveries",
+    "max_attempts",
+    "max_recoveries",
+    "dedupe_key",
+    "headers",
+    "created",
+    "updated",
+    "heartbeat",
+    "claim_token",
+    "claimed_by",
+    "claimed_at",
+    "lease",
+    "last_error",
+    "last_error_at",
+    "held_at",
+)
+"""The fields of models.Job, in its order."""
+
+LOG_COLUMNS = (
+    "id",
+    "job_id",
+    "status",
+    "entrypoint",
+    "priority",
+    "attempt",
+    "recoveries",
+    "claimed_by",
+    "claimed_at",
+    "actor",
+    "reason",
+    "traceback",
+    "created",
+)
+"""The fields of models.LogEntry, in its order."""
+
+SCHEDULE_COLUMNS = (
+    "id",
+    "name",
+    "expression",
+    "timezone",
+    "misfire",
+    "overlap",
+    "paused",
+    "next_run",
+    "last_run",
+    "created",
+    "updated",
+)
+"""The stored fields of models.Schedule, in its order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Holdfast's own tables under one prefix and schema."""
+
+    names: Names
+
+    @property
+    def relations(self) -> dict[str, str]:
+        """What the templates call the tables."""
+        suffixes = ("log", "leases", "statistics", "counted", "schedules", "workers", "status")
+        quoted = {suffix: self.names.table(f"_{suffix}") for suffix in suffixes}
+        return {
+            "table": self.names.table(),
+            "migrations": self.names.table("_migrations"),
+            "prefix": self.names.prefix,
+            **quoted,
+        }
+
+    def word(self, status: Status) -> str:
+        """A state as a literal, so that a plan made without values can use it."""
+        return f"'{status}'::{self.names.table('_status')}"
+
+    def is_in(self, sources: tuple[Status, ...]) -> str:
+        """The row `j` is in one of these states."""
+        if len(sources) == 1:
+            return f"j.status = {self.word(sources[0])}"
+        return f"j.status in ({', '.join(self.word(status) for status in sources)})"
+
+    def become(self, target: Status) -> str:
+        """The assignment that puts a row into a state."""
+        return f"status = {self.word(target)}"

@@ -1,0 +1,239 @@
+"""Drivers over asyncpg: a caller's connection, a caller's pool, or connections of our own."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from holdfast.errors import ConnectionLost, DatabaseError, HoldfastError, InvalidInput
+from holdfast.stores.postgres.drivers.base import (
+    GRACE,
+    TIMEOUT,
+    DsnDriver,
+    LendingDriver,
+    OnNotify,
+    Row,
+    SessionDriver,
+    attend,
+)
+from holdfast.stores.postgres.drivers.dsn import for_asyncpg
+from holdfast.stores.postgres.drivers.failures import failure, lost, overdue, unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+    from holdfast.stores.postgres.drivers.base import Session
+
+_CLIENT_ERRORS = (asyncpg.InterfaceError, asyncpg.InternalClientError)
+_ERRORS = (asyncpg.PostgresError, *_CLIENT_ERRORS, OSError)
+
+
+class AsyncpgDriver(SessionDriver):
+    """A caller's `asyncpg.Connection` (or one taken from a pool), which stays the caller's.
+
+    A transaction that the caller has open is joined: it commits, or not, with everything else.
+    """
+
+    def __init__(self, connection: Any, *, timeout: float = TIMEOUT) -> None:
+        super().__init__(AsyncpgSession(connection), timeout=timeout)
+
+
+class AsyncpgPoolDriver(LendingDriver):
+    """A caller's `asyncpg.Pool`; each statement borrows a connection, listening keeps one."""
+
+    concurrent = True
+
+    def __init__(self, pool: Any, *, timeout: float = TIMEOUT) -> None:
+        super().__init__(timeout=timeout)
+        self._pool = pool
+
+    @asynccontextmanager
+    async def _lend(self) -> AsyncIterator[Session]:
+        connection = await self._acquire()
+        session, patience = AsyncpgSession(connection), self._timeout
+        try:
+            yield session
+        except asyncio.CancelledError:
+            patience = GRACE
+            raise
+        except ConnectionLost:
+            session.drop()
+            raise
+        finally:
+            # What cannot be reset in time the pool closes by itself.
+            with suppress(*_ERRORS):
+                await self._pool.release(connection, timeout=patience)
+
+    async def _acquire(self) -> Any:
+        try:
+            return await self._pool.acquire(timeout=self._timeout)
+        except TimeoutError:
+            size = self._pool.get_max_size()
+            raise unreachable("the pool", f"all {size} connections were in use") from None
+        except _ERRORS as error:
+            raise unreachable("the pool", _words(error), _sqlstate(error)) from None
+
+    async def listen(self, channel: str, on_notify: OnNotify, on_ready: Callable[[], None]) -> None:
+        if self._pool.get_max_size() < 2:
+            raise InvalidInput(
+                "listening keeps one connection of the pool, whose max_size is 1; "
+                "set max_size to 2 or more, or poll only"
+            )
+        async with self._lend() as session:
+            await attend(session, session.new_lock(), channel, on_notify, on_ready)
+
+
+class AsyncpgDsnDriver(DsnDriver):
+    """A connection of our own."""
+
+    async def _open(self) -> Session:
+        reason: Exception = OSError("the DSN names no host")
+        for place in for_asyncpg(self._target):
+            try:
+                return AsyncpgSession(
+                    await asyncpg.connect(
+                        **place,
+                        timeout=self._connect_timeout,
+                        statement_cache_size=self._statement_cache_size,
+                        server_settings={"application_name": self._application_name},
+                    )
+                )
+            except TimeoutError:
+                reason = TimeoutError(f"no answer within {self._connect_timeout:g} s")
+            except (asyncpg.ClientConfigurationError, ValueError):
+                # The library quotes what it could not read, which may be a password.
+                raise InvalidInput(
+                    f"the dsn of {self._target} has an option that asyncpg does not understand; "
+                    "compare it with PostgreSQL's list of connection parameters"
+                ) from None
+            except _ERRORS as error:
+                reason = error
+        raise unreachable(self._target, _words(reason), _sqlstate(reason)) from None
+
+
+class AsyncpgSession:
+    """One asyncpg connection, its errors translated and its calls bounded."""
+
+    begin = "begin"
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._gone = asyncio.Event()
+        self._listeners: dict[tuple[str, OnNotify], Callable[..., None]] = {}
+
+    @property
+    def closed(self) -> bool:
+        try:
+            return bool(self._connection.is_closed())
+        except asyncpg.InterfaceError:
+            # A terminated connection of a pool has already gone back to it.
+            return True
+
+    @property
+    def in_transaction(self) -> bool:
+        return not self.closed and bool(self._connection.is_in_transaction())
+
+    def new_lock(self) -> asyncio.Lock:
+        return asyncio.Lock()
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def fetch(self, sql: str, args: Sequence[object], timeout: float) -> Sequence[Row]:
+        with self._translated(timeout):
+            async with asyncio.timeout(timeout):
+                rows: Sequence[Row] = await self._connection.fetch(sql, *args, timeout=timeout)
+        return rows
+
+    async def script(self, sql: str, timeout: float) -> None:
+        with self._translated(timeout):
+            async with asyncio.timeout(timeout):
+                await self._connection.execute(sql, timeout=timeout)
+
+    async def command(self, sql: str, timeout: float) -> None:
+        await self.script(sql, timeout)
+
+    async def subscribe(self, channel: str, on_notify: OnNotify, timeout: float) -> None:
+        def hear(_connection: Any, _pid: int, _channel: str, payload: str) -> None:
+            on_notify(payload)
+
+        with self._translated(timeout):
+            async with asyncio.timeout(timeout):
+                await self._connection.add_listener(channel, hear)
+            self._connection.add_termination_listener(self._on_gone)
+        self._listeners[channel, on_notify] = hear
+
+    async def unsubscribe(self, channel: str, on_notify: OnNotify) -> None:
+        hear = self._listeners.pop((channel, on_notify), None)
+        if hear is None or self.closed:
+            return
+        with self._translated(GRACE):
+            if not self._listeners:
+                self._connection.remove_termination_listener(self._on_gone)
+            async with asyncio.timeout(GRACE):
+                await self._connection.remove_listener(channel, hear)
+
+    def _on_gone(self, _connection: Any) -> None:
+        self._gone.set()
+
+    async def idle(self, seconds: float) -> bool:
+        # asyncpg reads its socket by itself: all there is to wait for is the end.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._gone.wait()
+        return self._gone.is_set()
+
+    async def receive(self) -> None:
+        if self.closed:
+            raise lost("the server closed it")
+
+    def drop(self) -> None:
+        with suppress(*_CLIENT_ERRORS):
+            self._connection.terminate()
+
+    async def close(self) -> None:
+        try:
+            await self._connection.close(timeout=GRACE)
+        except _ERRORS:
+            self.drop()
+
+    @contextmanager
+    def _translated(self, timeout: float) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError:
+            self.drop()
+            raise overdue(timeout) from None
+        except _ERRORS as error:
+            raise self._translate(error) from None
+
+    def _translate(self, error: Exception) -> HoldfastError:
+        if isinstance(error, asyncpg.PostgresError):
+            return failure(
+                error.sqlstate,
+                _words(error),
+                constraint=error.constraint_name,
+                detail=error.detail,
+            )
+        if isinstance(error, asyncpg.InterfaceError) and not self.closed:
+            return DatabaseError(f"asyncpg refused a statement: {_words(error)}")
+        # A protocol that lost its way answers the next statement with the last one's rows.
+        self.drop()
+        return lost(_words(error))
+
+
+def _sqlstate(error: Exception) -> str | None:
+    return error.sqlstate if isinstance(error, asyncpg.PostgresError) else None
+
+
+def _words(error: Exception) -> str:
+    """The library's message without the argument that it may quote."""
+    text = getattr(error, "message", None) or (str(error.args[0]) if error.args else "")
+    if isinstance(error, OSError):
+        text = str(error)
+    if text.startswith("invalid input for query argument"):
+        text = text.partition(":")[0]
+    return text or type(error).__name__

@@ -1,0 +1,125 @@
+"""Where a DSN points to: in words for messages (never a password), in parts for a client."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+from holdfast.errors import InvalidInput
+
+_SCHEMES = ("postgresql", "postgres")
+_PAIR = re.compile(r"\s*(\w+)\s*=\s*(?:'((?:[^'\\]|\\.)*)'|((?:[^\s'\\]|\\.)*))(?=\s|$)")
+# libpq reads these itself. asyncpg would send them to the server, which refuses the connection.
+_LIBPQ_ONLY = {
+    *("application_name", "channel_binding", "client_encoding", "connect_timeout"),
+    *(
+        "fallback_application_name",
+        "gssencmode",
+        "load_balance_hosts",
+        "requirepeer",
+        "sslcompression",
+    ),
+    *(
+        "keepalives",
+        "keepalives_count",
+        "keepalives_idle",
+        "keepalives_interval",
+        "sslsni",
+        "tcp_user_timeout",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The servers of a DSN; its text is fit for messages and logs."""
+
+    dsn: str
+    hosts: tuple[str, ...]
+    ports: tuple[int | None, ...]
+    database: str
+
+    def __str__(self) -> str:
+        places = (
+            f"{host or 'the default host'}{'' if port is None else f':{port}'}"
+            for host, port in zip(self.hosts, self.ports, strict=True)
+        )
+        return f"{', '.join(places)}, database {self.database or 'of the user name'}"
+
+
+def parse(dsn: str) -> Target:
+    """Read `postgresql://…` or libpq's `host=… dbname=…`, of one host or several."""
+    scheme, mark, _ = dsn.partition("://")
+    if mark:
+        return _parse_url(dsn, scheme)
+    # Keyword form becomes a URL, the only one that every client understands.
+    return _parse_url(f"postgresql:///?{urlencode(_pairs(dsn))}", "postgresql")
+
+
+def _parse_url(dsn: str, scheme: str) -> Target:
+    if scheme not in _SCHEMES:
+        raise InvalidInput(
+            f"dsn has the scheme {scheme!r}; write postgresql://user@host:5432/database"
+        )
+    try:
+        parts = urlsplit(dsn)
+        if "@" in parts.path + parts.fragment or (parts.netloc and "@" in parts.query):
+            raise ValueError("a password with / ? or # in it has cut the address short")
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        places = parts.netloc.rpartition("@")[2] or options.get("host", "")
+        hosts, inline = zip(*map(_split_port, unquote(places).split(",")), strict=True)
+        ports = tuple(map(_number, options["port"].split(","))) if "port" in options else inline
+        ports = ports * len(hosts) if len(ports) == 1 else ports
+        if len(ports) != len(hosts):
+            raise ValueError("hosts and ports differ in number")
+    except ValueError:
+        # The text may be a password in the wrong place, so the message quotes nothing of it.
+        raise InvalidInput(
+            "dsn names hosts or ports that cannot be read; "
+            "write postgresql://user@host:5432/database with %-escapes in the password"
+        ) from None
+    database = unquote(parts.path.removeprefix("/")) or options.get("dbname", "")
+    return Target(dsn, hosts, ports, database)
+
+
+def for_asyncpg(target: Target) -> list[dict[str, Any]]:
+    """Arguments of `asyncpg.connect`, one set a host.
+
+    asyncpg's connect timeout spans all hosts, so a first one that swallows packets would use it
+    up and the second never be tried.
+    """
+    parts = urlsplit(target.dsn)
+    query = [(key, value) for key, value in parse_qsl(parts.query) if key not in _LIBPQ_ONLY]
+    dsn = parts._replace(query=urlencode(query)).geturl()
+    if len(target.hosts) == 1:
+        return [{"dsn": dsn}]
+    places = zip(target.hosts, target.ports, strict=True)
+    return [{"dsn": dsn, "host": host, "port": port or 5432} for host, port in places]
+
+
+def _split_port(place: str) -> tuple[str, int | None]:
+    if place.startswith(("/", "@")):
+        return place, None
+    host, _, port = place.rpartition(":") if not place.endswith("]") else (place, "", "")
+    return (host, _number(port)) if host else (place, None)
+
+
+def _number(port: str) -> int | None:
+    return int(port) if port else None
+
+
+def _pairs(dsn: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    position, text = 0, dsn.strip()
+    while position < len(text):
+        if (pair := _PAIR.match(text, position)) is None:
+            raise InvalidInput(
+                "dsn is neither a URL nor 'key=value' pairs; "
+                "write postgresql://user@host:5432/database or host=… dbname=…"
+            )
+        quoted, plain = pair.group(2), pair.group(3)
+        found[pair.group(1)] = re.sub(r"\\(.)", r"\1", plain if quoted is None else quoted)
+        position = pair.end()
+    return found

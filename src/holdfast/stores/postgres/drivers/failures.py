@@ -1,0 +1,89 @@
+"""What a failed statement means: SQLSTATE in, error of our tree out."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from holdfast.errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    DatabaseError,
+    DeadlineExceeded,
+    DuplicateJobError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.errors import HoldfastError
+
+# The session is over, or (25006, after a failover) useless: only a new connection can help.
+_LOST = frozenset({"25006", "25P03", "25P04", "53300", "57P01", "57P02", "57P03", "57P05"})
+_CONNECTION_CLASS = "08"
+_DATA_CLASS = "22"
+_UNIQUE_VIOLATION = "23505"
+_DEDUPE_SUFFIX = "dedupe_key"
+
+# Serialization failure and deadlock: the server undid the statement and asks for it again.
+REPEATABLE = frozenset({"40001", "40P01"})
+_REPEATS = 3
+_FIRST_PAUSE_SECONDS = 0.01
+
+
+def failure(
+    sqlstate: str | None,
+    message: str,
+    *,
+    constraint: str | None = None,
+    detail: str | None = None,
+) -> HoldfastError:
+    """The error for a statement that the server, or the client library, refused."""
+    if sqlstate is None:
+        return DatabaseError(f"the statement failed: {message}")
+    if sqlstate in _LOST or sqlstate.startswith(_CONNECTION_CLASS):
+        return lost(message, sqlstate)
+    if sqlstate == _UNIQUE_VIOLATION and (constraint or "").endswith(_DEDUPE_SUFFIX):
+        return DuplicateJobError(_key_of(detail or ""))
+    if sqlstate.startswith(_DATA_CLASS):
+        # 'invalid input syntax for type uuid: "…"' quotes the argument.
+        message = message.partition(': "')[0]
+    # DETAIL stays out: there the server quotes whole rows, payload included.
+    return DatabaseError(f"the server refused a statement: {message}", sqlstate=sqlstate)
+
+
+def lost(reason: str, sqlstate: str | None = None) -> ConnectionLost:
+    return ConnectionLost(
+        f"the connection was lost ({reason}); whether the statement took effect is unknown",
+        sqlstate=sqlstate,
+    )
+
+
+def overdue(timeout: float) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"no answer from the server within {timeout:g} s, so the socket was dropped; "
+        "whether the statement took effect is unknown"
+    )
+
+
+def unreachable(target: object, reason: object, sqlstate: str | None = None) -> ConnectionFailed:
+    # libpq's reasons have several lines, which a log would tear apart.
+    words = " ".join(str(reason).split()) or type(reason).__name__
+    return ConnectionFailed(
+        f"could not connect to {target}: {words}; "
+        "check that the server runs and that the address is right",
+        sqlstate=sqlstate,
+    )
+
+
+def pauses() -> Iterator[float]:
+    """How long to wait before each repetition of a statement that met a conflict."""
+    for attempt in range(_REPEATS):
+        # Jitter keeps two statements that collided from colliding again in step.
+        yield random.uniform(0.5, 1.5) * _FIRST_PAUSE_SECONDS * 2**attempt  # noqa: S311
+
+
+def _key_of(detail: str) -> str:
+    # "Key (dedupe_key)=(abc) already exists.": the words change with the server's language.
+    _, _, tail = detail.partition(")=(")
+    return tail.rpartition(")")[0]

@@ -1,0 +1,377 @@
+"""Drivers over psycopg 3: a caller's connection, async or sync, or connections of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import socket
+import threading
+import time
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+from psycopg.sql import Identifier
+
+from holdfast.errors import DatabaseError, HoldfastError, InvalidInput
+from holdfast.stores.postgres.drivers.base import (
+    GRACE,
+    TIMEOUT,
+    DsnDriver,
+    OnNotify,
+    Row,
+    SessionDriver,
+)
+from holdfast.stores.postgres.drivers.failures import failure, lost, overdue, unreachable
+from holdfast.stores.postgres.drivers.psycopg_types import adapt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
+
+    from holdfast.stores.postgres.drivers.base import Session
+
+T = TypeVar("T")
+
+_ERRORS = (psycopg.Error, OSError, UnicodeError)
+_PREPARE_AFTER = 5
+_BUSY_PAUSE_SECONDS = 0.01
+
+
+class PsycopgDriver(SessionDriver):
+    """A caller's `psycopg.AsyncConnection`, which stays the caller's.
+
+    A transaction that the caller has open is joined, not committed. On an idle connection each
+    call is committed, whether the connection is in autocommit mode or not.
+    """
+
+    def __init__(self, connection: AsyncConnection[Any], *, timeout: float = TIMEOUT) -> None:
+        super().__init__(PsycopgSession(connection), timeout=timeout)
+
+
+class SyncPsycopgDriver(SessionDriver):
+    """A caller's `psycopg.Connection`, for producers in code without an event loop.
+
+    Its coroutines never suspend, so `coroutine.send(None)` runs them to their end. No deadline is
+    kept here: set `connect_timeout`, `tcp_user_timeout` and `statement_timeout` on the connection.
+    """
+
+    def __init__(self, connection: Connection[Any]) -> None:
+        super().__init__(SyncPsycopgSession(connection))
+
+    async def listen(self, channel: str, on_notify: OnNotify, on_ready: Callable[[], None]) -> None:
+        raise _cannot_listen()
+
+
+class PsycopgDsnDriver(DsnDriver):
+    """A connection of our own."""
+
+    async def _open(self) -> Session:
+        # psycopg counts its timeout per host and leaves the look-up of names out of it.
+        patience = self._connect_timeout * (len(self._target.hosts) + 1)
+        try:
+            async with asyncio.timeout(patience):
+                connection = await self._connect()
+        except TimeoutError:
+            raise unreachable(self._target, f"no answer within {patience:g} s") from None
+        except psycopg.ProgrammingError:
+            # libpq quotes what it could not read, which may be a password.
+            raise InvalidInput(
+                f"the dsn of {self._target} has an option that libpq does not understand; "
+                "compare it with PostgreSQL's list of connection parameters"
+            ) from None
+        except _ERRORS as error:
+            raise unreachable(self._target, error, _sqlstate(error)) from None
+        connection.prepared_max = self._statement_cache_size
+        return PsycopgSession(connection)
+
+    async def _connect(self) -> AsyncConnection[Any]:
+        return await AsyncConnection.connect(
+            self._target.dsn,
+            autocommit=True,
+            prepare_threshold=_PREPARE_AFTER if self._statement_cache_size else None,
+            application_name=self._application_name,
+            connect_timeout=math.ceil(self._connect_timeout),
+        )
+
+
+class PsycopgSession:
+    """One async connection, its errors translated and its calls bounded."""
+
+    def __init__(self, connection: AsyncConnection[Any]) -> None:
+        self._connection = connection
+        self._cursor = AsyncRawCursor(connection, row_factory=tuple_row)
+        adapt(self._cursor.adapters)
+        self._in_flight: asyncio.Task[Any] | None = None
+        self._dropped = False
+        self._listeners: dict[tuple[str, OnNotify], Callable[[psycopg.Notify], None]] = {}
+
+    @property
+    def closed(self) -> bool:
+        return self._dropped or self._connection.closed
+
+    @property
+    def begin(self) -> str:
+        return _begin(self._connection)
+
+    @property
+    def in_transaction(self) -> bool:
+        return not self.closed and _in_transaction(self._connection)
+
+    def new_lock(self) -> asyncio.Lock:
+        return asyncio.Lock()
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def fetch(self, sql: str, args: Sequence[object], timeout: float) -> Sequence[Row]:
+        return await self._bounded(self._fetch(sql, args), timeout)
+
+    async def _fetch(self, sql: str, args: Sequence[object]) -> Sequence[Row]:
+        async with self._committed():
+            await self._cursor.execute(sql, args, binary=True)
+            return await self._cursor.fetchall() if self._cursor.rownumber is not None else []
+
+    async def script(self, sql: str, timeout: float) -> None:
+        await self._bounded(self._script(sql), timeout)
+
+    async def _script(self, sql: str) -> None:
+        async with self._committed():
+            # Only the simple protocol, without arguments and in text, takes several statements.
+            await self._cursor.execute(sql)
+
+    def _committed(self) -> Any:
+        ours = not self._connection.autocommit and not self.in_transaction
+        return self._connection.transaction() if ours else nullcontext()
+
+    async def command(self, sql: str, timeout: float) -> None:
+        await self._bounded(self._cursor.execute(sql), timeout)
+
+    async def subscribe(self, channel: str, on_notify: OnNotify, timeout: float) -> None:
+        def hear(notification: psycopg.Notify) -> None:
+            if notification.channel == channel:
+                on_notify(notification.payload)
+
+        self._connection.add_notify_handler(hear)
+        self._listeners[channel, on_notify] = hear
+        await self.script(_command("listen", channel), timeout)
+
+    async def unsubscribe(self, channel: str, on_notify: OnNotify) -> None:
+        hear = self._listeners.pop((channel, on_notify), None)
+        if hear is None:
+            return
+        self._connection.remove_notify_handler(hear)
+        if not self.closed and all(other != channel for other, _ in self._listeners):
+            await self.script(_command("unlisten", channel), GRACE)
+
+    async def idle(self, seconds: float) -> bool:
+        # The socket is watched through a second descriptor: psycopg registers and removes the
+        # first one for every statement, and a loop keeps one reader a descriptor.
+        with _translating(self._connection):
+            watch = os.dup(self._connection.fileno())
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(watch, readable.set)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await readable.wait()
+        finally:
+            loop.remove_reader(watch)
+            os.close(watch)
+        return readable.is_set()
+
+    async def receive(self) -> None:
+        with _translating(self._connection):
+            if self.closed:
+                raise lost("it was closed")
+            pgconn = self._connection.pgconn
+            if pgconn.transaction_status == TransactionStatus.ACTIVE:
+                # The caller's own statement reads the socket and hands out what it finds.
+                await asyncio.sleep(_BUSY_PAUSE_SECONDS)
+                return
+            pgconn.consume_input()
+            while notification := pgconn.notifies():
+                if pgconn.notify_handler is not None:
+                    pgconn.notify_handler(notification)
+
+    def drop(self) -> None:
+        self._dropped = True
+        # Shut down, not closed: under a statement in flight the number could get a new owner.
+        with suppress(psycopg.Error, OSError), _twin(self._connection) as twin:
+            twin.shutdown(socket.SHUT_RDWR)
+        if self._in_flight is None or self._in_flight.done():
+            self._connection.pgconn.finish()
+
+    async def close(self) -> None:
+        if self._in_flight is None or self._in_flight.done():
+            await self._connection.close()
+        else:
+            self.drop()
+
+    async def _bounded(self, work: Coroutine[Any, Any, T], timeout: float) -> T:
+        """Await work in a task of its own.
+
+        psycopg answers a cancellation by asking the server to stop, and waits seconds for one
+        that is gone; a task can be left behind.
+        """
+        if self._dropped:
+            work.close()
+            raise lost("it was dropped before")
+        task = self._in_flight = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({task}, timeout=timeout)
+        except asyncio.CancelledError:
+            task.cancel()
+            await self._abandon(task, GRACE)
+            raise
+        if not task.done():
+            self.drop()
+            await self._abandon(task, GRACE / 5)
+            self.drop()
+            raise overdue(timeout)
+        with _translating(self._connection):
+            result: T = task.result()
+        return result
+
+    async def _abandon(self, task: asyncio.Task[Any], patience: float) -> None:
+        # Nobody will ask for its result, and asyncio complains of errors that nobody has seen.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            await asyncio.wait({task}, timeout=patience)
+        finally:
+            if not task.done():
+                self.drop()
+                task.cancel()
+                task.add_done_callback(lambda _: self._connection.pgconn.finish())
+
+
+class SyncPsycopgSession:
+    """One sync connection behind coroutines that never suspend."""
+
+    def __init__(self, connection: Connection[Any]) -> None:
+        self._connection = connection
+        self._cursor = RawCursor(connection, row_factory=tuple_row)
+        adapt(self._cursor.adapters)
+
+    @property
+    def closed(self) -> bool:
+        return self._connection.closed
+
+    @property
+    def begin(self) -> str:
+        return _begin(self._connection)
+
+    @property
+    def in_transaction(self) -> bool:
+        return _in_transaction(self._connection)
+
+    def new_lock(self) -> _ThreadLock:
+        return _ThreadLock()
+
+    async def pause(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 (there is no event loop to give way to)
+
+    async def fetch(self, sql: str, args: Sequence[object], timeout: float) -> Sequence[Row]:
+        with _translating(self._connection), self._committed():
+            self._cursor.execute(sql, args, binary=True)
+            return self._cursor.fetchall() if self._cursor.rownumber is not None else []
+
+    async def script(self, sql: str, timeout: float) -> None:
+        with _translating(self._connection), self._committed():
+            self._cursor.execute(sql)
+
+    def _committed(self) -> Any:
+        ours = not self._connection.autocommit and not self.in_transaction
+        return self._connection.transaction() if ours else nullcontext()
+
+    async def command(self, sql: str, timeout: float) -> None:
+        with _translating(self._connection):
+            self._cursor.execute(sql)
+
+    async def subscribe(self, channel: str, on_notify: OnNotify, timeout: float) -> None:
+        raise _cannot_listen()
+
+    async def unsubscribe(self, channel: str, on_notify: OnNotify) -> None:
+        raise _cannot_listen()
+
+    async def idle(self, seconds: float) -> bool:
+        raise _cannot_listen()
+
+    async def receive(self) -> None:
+        raise _cannot_listen()
+
+    def drop(self) -> None:
+        self._connection.close()
+
+    async def close(self) -> None:
+        self._connection.close()
+
+
+def _cannot_listen() -> InvalidInput:
+    return InvalidInput(
+        "SyncPsycopgDriver cannot listen: it is for producers; "
+        "give workers an async connection, or Holdfast.connect(dsn)"
+    )
+
+
+class _ThreadLock:
+    """A lock between threads in the dress of an async one; a thread may hold it twice."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    async def __aenter__(self) -> None:
+        self._lock.acquire()
+
+    async def __aexit__(self, *failure: object) -> None:
+        self._lock.release()
+
+
+def _in_transaction(connection: psycopg.BaseConnection[Any]) -> bool:
+    outside = (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
+    return connection.pgconn.transaction_status not in outside
+
+
+def _begin(connection: psycopg.BaseConnection[Any]) -> str:
+    # Outside autocommit psycopg sends BEGIN by itself before whatever comes first.
+    return "begin" if connection.autocommit else "select"
+
+
+def _twin(connection: AsyncConnection[Any]) -> socket.socket:
+    return socket.socket(fileno=os.dup(connection.fileno()))
+
+
+def _command(verb: str, channel: str) -> str:
+    return f"{verb} {Identifier(channel).as_string()}"
+
+
+@contextmanager
+def _translating(connection: psycopg.BaseConnection[Any]) -> Iterator[None]:
+    try:
+        yield
+    except _ERRORS as error:
+        raise _translate(error, connection.closed) from None
+
+
+def _translate(error: Exception, closed: bool) -> HoldfastError:
+    if isinstance(error, UnicodeError):
+        return DatabaseError("an argument has text that cannot be encoded", sqlstate="22021")
+    if not isinstance(error, psycopg.Error):
+        return lost(str(error))
+    diagnosis, sqlstate = error.diag, error.sqlstate
+    message = diagnosis.message_primary or str(error).partition("\n")[0]
+    if closed:
+        return lost(message, sqlstate)
+    return failure(
+        sqlstate,
+        message,
+        constraint=diagnosis.constraint_name,
+        detail=diagnosis.message_detail,
+    )
+
+
+def _sqlstate(error: Exception) -> str | None:
+    return error.sqlstate if isinstance(error, psycopg.Error) else None

@@ -1,0 +1,60 @@
+"""How psycopg reads and writes values here: as asyncpg does, whatever the caller has registered."""
+
+from __future__ import annotations
+
+import struct
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from psycopg.adapt import Dumper, Loader
+from psycopg.pq import Format
+from psycopg.types.string import TextBinaryLoader
+
+if TYPE_CHECKING:
+    from psycopg.abc import Buffer
+    from psycopg.adapt import AdaptersMap
+
+_UNKNOWN_OID = 0
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_INFINITY = 2**63 - 1
+_unpack_micros = struct.Struct("!q").unpack
+
+
+def adapt(adapters: AdaptersMap) -> None:
+    """Prepare one cursor's own map; its connection and the process keep theirs.
+
+    Results arrive in binary, so neither DateStyle nor the session's time zone matters. An array of
+    an enum must be cast to text[]: psycopg does not know the enum's type.
+    """
+    adapters.register_dumper(int, _IntDumper)
+    adapters.register_loader(_UNKNOWN_OID, TextBinaryLoader)
+    adapters.register_loader("json", TextBinaryLoader)
+    adapters.register_loader("jsonb", _JsonbTextLoader)
+    adapters.register_loader("timestamptz", _UtcLoader)
+
+
+class _IntDumper(Dumper):
+    """Leaves the type to the statement.
+
+    psycopg picks smallint, integer or bigint by value, and each mixture of the three would be
+    prepared as a statement of its own.
+    """
+
+    def dump(self, obj: int) -> bytes:
+        return b"%d" % obj
+
+
+class _JsonbTextLoader(TextBinaryLoader):
+    def load(self, data: Buffer) -> bytes | str:
+        # The first byte is the version of the format.
+        return super().load(bytes(data)[1:])
+
+
+class _UtcLoader(Loader):
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> datetime:
+        (micros,) = _unpack_micros(data)
+        if abs(micros) >= _INFINITY:
+            return (datetime.max if micros > 0 else datetime.min).replace(tzinfo=UTC)
+        return _EPOCH + timedelta(microseconds=micros)

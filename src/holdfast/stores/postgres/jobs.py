@@ -1,0 +1,179 @@
+"""The producer's and the operator's statements."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from holdfast.errors import ConnectionLost, DuplicateJobError, OutcomeUnknown
+from holdfast.lifecycle import Status, Transition, Verb
+from holdfast.models import (
+    Job,
+    JobId,
+    LogEntry,
+    NewJob,
+    OnConflict,
+    QueueSize,
+    Requeued,
+    Statistic,
+    WorkerInfo,
+)
+from holdfast.stores.postgres import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.settings import Names
+    from holdfast.stores.postgres.runner import Runner
+
+_WINDOWS = (timedelta(minutes=5), timedelta(hours=2), timedelta(days=2), None)
+_REQUEUE_TRIES = 5
+
+
+class PostgresJobs:
+    """What only a queue needs: insert, requeue, remove, read."""
+
+    def __init__(self, runner: Runner, names: Names, *, notify: bool) -> None:
+        self._runner = runner
+        self._channel = names.channel
+        self._notify = notify
+
+    async def insert(self, jobs: Sequence[NewJob], on_conflict: OnConflict) -> list[JobId | None]:
+        if not jobs:
+            return []
+        try:
+            found = await self._runner.run(
+                f"{Verb.ENQUEUE}:{on_conflict}",
+                channel=self._channel if self._notify else None,
+                **_columns(jobs),
+            )
+        except ConnectionLost as error:
+            raise OutcomeUnknown(
+                f"the connection was lost while enqueuing {len(jobs)} job(s) ({error}): they may "
+                f"or may not be in the queue; enqueue with a dedupe_key to make trying again safe"
+            ) from error
+        return _in_order(jobs, found)
+
+    async def requeue(
+        self, ids: Sequence[JobId], *, actor: str | None, reason: str | None
+    ) -> dict[JobId, Requeued]:
+        found: Sequence[rows.Row] = ()
+        for remaining in reversed(range(_REQUEUE_TRIES)):
+            try:
+                found = await self._runner.run(
+                    Verb.REQUEUE,
+                    ids=sorted(set(ids)),
+                    actor=actor,
+                    reason=reason,
+                    channel=self._channel,
+                )
+                break
+            except DuplicateJobError:
+                # Somebody enqueued the key between our look and our write: look again.
+                if not remaining:
+                    raise
+        outcomes = {JobId(row[0]): _requeue_outcome(held=row[1], free=row[2]) for row in found}
+        return {job_id: outcomes.get(job_id, Requeued.NOT_FOUND) for job_id in ids}
+
+    async def remove(
+        self, transition: Transition, ids: Sequence[JobId], *, actor: str | None, reason: str | None
+    ) -> set[JobId]:
+        found = await self._runner.run(
+            transition.name,
+            ids=sorted(set(ids)),
+            actor=actor,
+            reason=reason,
+            channel=self._channel,
+        )
+        return {JobId(row[0]) for row in found}
+
+    async def get(self, ids: Sequence[JobId]) -> list[Job]:
+        return [rows.job(row) for row in await self._runner.run("get", ids=list(ids))]
+
+    async def statuses(self, ids: Sequence[JobId]) -> dict[JobId, Status]:
+        found = await self._runner.run("statuses", ids=list(ids))
+        return {JobId(row[0]): rows.status(row[1]) for row in found}
+
+    async def list_held(self, limit: int) -> list[Job]:
+        return [rows.job(row) for row in await self._runner.run("list_held", limit=limit)]
+
+    async def browse(
+        self, *, status: Status | None, entrypoint: str | None, limit: int
+    ) -> list[Job]:
+        found = await self._runner.run("browse", status=status, entrypoint=entrypoint, limit=limit)
+        return [rows.job(row) for row in found]
+
+    async def size(self, entrypoints: Sequence[str] | None) -> list[QueueSize]:
+        wanted = None if entrypoints is None else list(entrypoints)
+        found = await self._runner.run("size", entrypoints=wanted)
+        return [QueueSize(row[0], row[1], rows.status(row[2]), row[3]) for row in found]
+
+    async def history(self, job_id: JobId) -> list[LogEntry]:
+        return [rows.log_entry(row) for row in await self._runner.run("history", job_id=job_id)]
+
+    async def log(
+        self, *, limit: int, status: Status | None, entrypoint: str | None
+    ) -> list[LogEntry]:
+        """Look back in growing steps, so that the newest rows never cost a scan of all."""
+        found: Sequence[rows.Row] = ()
+        for window in _WINDOWS:
+            found = await self._runner.run(
+                "log", within=window, limit=limit, status=status, entrypoint=entrypoint
+            )
+            if len(found) >= limit:
+                break
+        return [rows.log_entry(row) for row in found]
+
+    async def aggregate(self) -> int:
+        [[counted]] = await self._runner.run("aggregate")
+        return int(counted)
+
+    async def statistics(self, *, since: timedelta | None, limit: int) -> list[Statistic]:
+        found = await self._runner.run("statistics", since=since, limit=limit)
+        return [
+            Statistic(row[0], row[1], row[2], rows.status(row[3]), row[4], row[5]) for row in found
+        ]
+
+    async def prune(self, *, older_than: timedelta, limit: int) -> int:
+        [[gone]] = await self._runner.run("prune", older_than=older_than, limit=limit)
+        return int(gone)
+
+    async def workers(self) -> list[WorkerInfo]:
+        return [WorkerInfo(*row) for row in await self._runner.run("workers")]
+
+    async def now(self) -> datetime:
+        [[now]] = await self._runner.run("now")
+        assert isinstance(now, datetime)  # noqa: S101 - narrows Any
+        return now
+
+
+def _columns(jobs: Sequence[NewJob]) -> dict[str, object]:
+    after = [job.execute_after for job in jobs]
+    return {
+        "entrypoints": [job.entrypoint for job in jobs],
+        "payloads": [job.payload for job in jobs],
+        "priorities": [job.priority for job in jobs],
+        "instants": [value if isinstance(value, datetime) else None for value in after],
+        "delays": [value if isinstance(value, timedelta) else None for value in after],
+        "dedupe_keys": [job.dedupe_key for job in jobs],
+        "headers": [rows.headers(job.headers) for job in jobs],
+        "max_attempts": [job.max_attempts for job in jobs],
+        "max_recoveries": [job.max_recoveries for job in jobs],
+    }
+
+
+def _in_order(jobs: Sequence[NewJob], found: Sequence[rows.Row]) -> list[JobId | None]:
+    """Ids rise in the order given; only jobs with a key can have been skipped."""
+    if len(found) == len(jobs):
+        return [JobId(row[0]) for row in found]
+    keyed = {row[1]: JobId(row[0]) for row in found if row[1] is not None}
+    plain = iter([JobId(row[0]) for row in found if row[1] is None])
+    return [
+        next(plain) if job.dedupe_key is None else keyed.pop(job.dedupe_key, None) for job in jobs
+    ]
+
+
+def _requeue_outcome(*, held: bool, free: bool) -> Requeued:
+    if not held:
+        return Requeued.NOT_HELD
+    return Requeued.REQUEUED if free else Requeued.KEY_TAKEN

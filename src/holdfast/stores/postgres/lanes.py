@@ -1,0 +1,98 @@
+"""What a worker remembers between claims: where each lane goes on, and when to look anew.
+
+A lane is the jobs of one entrypoint and priority in their order. Its floor is the last key
+claimed: the next walk of the index starts there, so neither dead rows nor rows in flight are
+walked again. What lies below a floor (late commits, released rows) is found by a sweep from the
+start. Nothing is ever lost by forgetting this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from holdfast.clock import monotonic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from holdfast.models import JobId, Want
+
+_BOTTOM = datetime(1, 1, 1, tzinfo=UTC)
+_SHARE_OF_TIME = 20
+_CHEAP = 0.005
+
+
+@dataclass(slots=True)
+class Lane:
+    """One entrypoint's jobs of one priority."""
+
+    want: Want
+    priority: int
+    floor: datetime = _BOTTOM
+    floor_id: int = 0
+    dry: bool = False
+
+    def took(self, keys: Sequence[tuple[datetime, JobId]], share: int) -> None:
+        """Remember how far a claim came; fewer rows than asked for means there are no more."""
+        if keys:
+            self.floor, self.floor_id = max(keys)
+        self.dry = len(keys) < share
+
+
+class Lanes:
+    """All lanes of a worker."""
+
+    def __init__(self) -> None:
+        self._lanes: list[Lane] = []
+        self._known: frozenset[str] = frozenset()
+        self._sweep_allowed = 0.0
+        self._due_at: float | None = None
+        self._turn = 0
+
+    def knows(self, wants: Iterable[Want]) -> bool:
+        return self._known == frozenset(want.entrypoint for want in wants)
+
+    def reset(
+        self, wants: Sequence[Want], found: Iterable[tuple[str, int, timedelta | None]]
+    ) -> None:
+        """Start every lane from its beginning."""
+        by_name = {want.entrypoint: want for want in wants}
+        place = {name: n for n, name in enumerate(by_name)}
+        rows = sorted(found, key=lambda row: place[row[0]])
+        self._known = frozenset(by_name)
+        self._lanes = [Lane(by_name[name], priority) for name, priority, _ in rows]
+        due = min((due for _, _, due in rows if due is not None), default=None)
+        self._due_at = None if due is None else monotonic() + due.total_seconds()
+
+    def priorities(self) -> list[int]:
+        return sorted({lane.priority for lane in self._lanes if not lane.dry}, reverse=True)
+
+    def deal(self, priority: int, room: int) -> list[tuple[Lane, int]]:
+        """A fair share of the room for each lane that may have more; turns take turns."""
+        lanes = [lane for lane in self._lanes if lane.priority == priority and not lane.dry]
+        if not lanes:
+            return []
+        self._turn += 1
+        start = self._turn % len(lanes)
+        lanes = lanes[start:] + lanes[:start]
+        share, rest = divmod(room, len(lanes))
+        shares = [share + (place < rest) for place in range(len(lanes))]
+        return [(lane, size) for lane, size in zip(lanes, shares, strict=True) if size]
+
+    def may_sweep(self) -> bool:
+        return monotonic() >= self._sweep_allowed
+
+    def swept(self, seconds: float) -> None:
+        """Sweeps take at most a twentieth of the time, however many dead rows they walk."""
+        pause = 0.0 if seconds < _CHEAP else seconds * _SHARE_OF_TIME
+        self._sweep_allowed = monotonic() + pause
+
+    def next_look(self) -> timedelta | None:
+        """When a claim may find more: the next deferred job, or a sweep that was put off."""
+        now = monotonic()
+        looks = [] if self._due_at is None else [self._due_at]
+        if self._sweep_allowed > now:
+            looks.append(self._sweep_allowed)
+        return timedelta(seconds=max(0.0, min(looks) - now)) if looks else None

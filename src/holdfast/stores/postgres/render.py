@@ -1,0 +1,280 @@
+"""Template + binding + lifecycle -> the statements that run. Guards and effects in SQL."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from holdfast.lifecycle import (
+    FINAL,
+    RETIRE_STALE,
+    RETIRE_UNCLAIMABLE,
+    STALE_ERROR,
+    TRANSITIONS,
+    Effect,
+    Guard,
+    Status,
+    Transition,
+    Verb,
+)
+from holdfast.stores.postgres.binding import (
+    JOB_COLUMNS,
+    LOG_COLUMNS,
+    SCHEDULE_COLUMNS,
+    Binding,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.settings import Names
+
+_NO_CAP = 2147483647
+_PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
+
+
+def _item(name: str, kind: str) -> str:
+    """The value given for row `j`, from an array parallel to the sorted ids."""
+    return f"(:{name}::{kind}[])[width_bucket(j.id, :ids::bigint[])]"
+
+
+_LANE_CAP = f"coalesce(j.max_attempts, l.max_attempts, {_NO_CAP})"
+_ROW_CAP = f"coalesce(j.max_attempts, {_item('max_attempts', 'integer')}, {_NO_CAP})"
+
+GUARDS: Mapping[Guard, str] = {
+    Guard.OWNED: f"j.claim_token = {_item('tokens', 'uuid')}",
+    Guard.DUE: "j.execute_after <= (select now from clock)",
+    Guard.ATTEMPTS_LEFT: f"j.attempts < {_LANE_CAP}",
+    Guard.ATTEMPTS_SPENT: f"j.attempts >= {_LANE_CAP}",
+    Guard.RETRY_LEFT: f"j.attempts + 1 < {_ROW_CAP}",
+    Guard.RETRY_SPENT: f"j.attempts + 1 >= {_ROW_CAP}",
+    Guard.STALE: "j.heartbeat + j.lease <= (select now from clock)",
+    Guard.RECOVERY_LEFT: "not s.spent",
+    Guard.RECOVERY_SPENT: "s.spent",
+    Guard.KEY_FREE: "i.free",
+}
+"""`j` is the row, `l` the lane it was found in, `s` and `i` what the statement judged before."""
+
+EFFECTS: Mapping[Effect, str] = {
+    Effect.TAKE_LEASE: (
+        "claim_token = :token::uuid, claimed_by = :worker::text, "
+        "claimed_at = clock.now, heartbeat = clock.now, "
+        "lease = (:leases::interval[])[array_position(:entrypoints::text[], j.entrypoint)]"
+    ),
+    Effect.RENEW_LEASE: "heartbeat = clock.now",
+    Effect.FREE_LEASE: (
+        "claim_token = null, claimed_by = null, claimed_at = null, heartbeat = null, lease = null"
+    ),
+    Effect.COUNT_ATTEMPT: "attempts = j.attempts + 1",
+    Effect.COUNT_RECOVERY: "recoveries = j.recoveries + 1",
+    Effect.RESET_COUNTERS: "attempts = 0, recoveries = 0",
+    Effect.DELAY: (
+        f"execute_after = clock.now + coalesce({_item('delays', 'interval')}, interval '0')"
+    ),
+    Effect.DUE_NOW: "execute_after = clock.now",
+    Effect.NOTE_ERROR: f"last_error = {_item('errors', 'text')}, last_error_at = clock.now",
+    Effect.NOTE_STALE: (
+        f"last_error = coalesce(j.last_error, '{STALE_ERROR}'), last_error_at = clock.now"
+    ),
+    Effect.PARK: "held_at = clock.now",
+    Effect.UNPARK: "held_at = null",
+}
+
+_ON_CONFLICT = {
+    "raise": "",
+    "skip": "on conflict (dedupe_key) where held_at is null and dedupe_key is not null do nothing",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A text with $1…$n, and the names of its values in that order."""
+
+    name: str
+    text: str
+    parameters: tuple[str, ...]
+
+    def args(self, values: Mapping[str, object]) -> list[object]:
+        return [values[parameter] for parameter in self.parameters]
+
+
+def number(name: str, text: str) -> Statement:
+    """Turn `:name` into `$n`."""
+    order: dict[str, int] = {}
+
+    def place(match: re.Match[str]) -> str:
+        return f"${order.setdefault(match[1], len(order) + 1)}"
+
+    return Statement(name, _PARAMETER.sub(place, text), tuple(order))
+
+
+def template(file: str) -> str:
+    text = resources.files(__package__).joinpath("sql", f"{file}.sql").read_text("utf-8")
+    body = [line for line in text.splitlines() if not line.startswith("--")]
+    return "\n".join(body)
+
+
+def sets(transition: Transition, binding: Binding) -> str:
+    """The assignments of a transition; a renewal is no change anyone needs to be told of."""
+    parts = [EFFECTS[effect] for effect in transition.effects]
+    if transition.verb is not Verb.RENEW:
+        parts = [binding.become(transition.target), *parts, "updated = clock.now"]
+    return ", ".join(parts)
+
+
+def guards(transition: Transition, binding: Binding) -> str:
+    """The conditions of a transition.
+
+    Owning the token implies being picked (a constraint of the table), and saying so again would
+    let statistics taken while nothing was picked choose a scan of the backlog.
+    """
+    conditions = [GUARDS[guard] for guard in transition.guards]
+    if Guard.OWNED not in transition.guards:
+        conditions.insert(0, binding.is_in(transition.sources))
+    return " and ".join(conditions)
+
+
+def _literal(text: str | None) -> str:
+    return "null::text" if text is None else f"'{text}'"
+
+
+class Statements:
+    """Every statement that runs against one set of tables, by name."""
+
+    def __init__(self, names: Names) -> None:
+        self.binding = Binding(names)
+        self._common = {
+            **self.binding.relations,
+            "columns": ", ".join(f"j.{column}" for column in JOB_COLUMNS),
+            "log_columns": ", ".join(f"l.{column}" for column in LOG_COLUMNS),
+            "schedule_columns": ", ".join(f"s.{column}" for column in SCHEDULE_COLUMNS),
+            "final": f"({', '.join(self.binding.word(status) for status in FINAL)})",
+            "on_conflict": _ON_CONFLICT["skip"],
+        }
+        self._all = {statement.name: statement for statement in self._render_all()}
+
+    def __getitem__(self, name: str) -> Statement:
+        return self._all[name]
+
+    def names(self) -> list[str]:
+        return sorted(self._all)
+
+    def _fill(self, name: str, file: str, **parts: str) -> Statement:
+        return number(name, template(file).format(**{**self._common, **parts}))
+
+    def _render_all(self) -> list[Statement]:
+        plain = [
+            "lanes",
+            "running",
+            "claimed_under",
+            "forget",
+            "forget_ended",
+            "get",
+            "statuses",
+            "list_held",
+            "browse",
+            "size",
+            "history",
+            "log",
+            "aggregate",
+            "statistics",
+            "prune",
+            "report",
+            "farewell",
+            "workers",
+            "now",
+            "schedule_register",
+            "schedule_due",
+            "schedule_advance",
+            "schedule_all",
+            "schedule_pause",
+            "schedule_remove",
+        ]
+        return [
+            *(self._fill(file, file) for file in plain),
+            *(
+                self._fill(f"enqueue:{word}", "insert", on_conflict=clause)
+                for word, clause in _ON_CONFLICT.items()
+            ),
+            self._claim(),
+            self._recover(),
+            self._requeue(),
+            *(self._change(row) for row in TRANSITIONS.values() if _is_change(row)),
+            *(self._remove(row) for row in TRANSITIONS.values() if _is_removal(row)),
+        ]
+
+    def _claim(self) -> Statement:
+        claim, retire = TRANSITIONS[Verb.CLAIM], RETIRE_UNCLAIMABLE
+        return self._fill(
+            Verb.CLAIM,
+            "claim",
+            claimable=self.binding.is_in(claim.sources),
+            spent=GUARDS[Guard.ATTEMPTS_SPENT],
+            claim=sets(claim, self.binding),
+            retire=sets(retire, self.binding),
+            retire_reason=_literal(retire.reason),
+        )
+
+    def _recover(self) -> Statement:
+        recover, retire = TRANSITIONS[Verb.RECOVER], RETIRE_STALE
+        return self._fill(
+            Verb.RECOVER,
+            "recover",
+            stale=GUARDS[Guard.STALE],
+            recover=sets(recover, self.binding),
+            retire=sets(retire, self.binding),
+            recovered=self.binding.word(recover.target),
+            retired=self.binding.word(retire.target),
+            recover_reason=_literal(recover.reason),
+            retire_reason=_literal(retire.reason),
+        )
+
+    def _requeue(self) -> Statement:
+        row = TRANSITIONS[Verb.REQUEUE]
+        return self._fill(
+            row.name,
+            "requeue",
+            held=self.binding.is_in(row.sources),
+            sets=sets(row, self.binding),
+            target=self.binding.word(row.target),
+            reason=_literal(row.reason),
+        )
+
+    def _change(self, row: Transition) -> Statement:
+        file = "renew" if row.verb is Verb.RENEW else "leave" if row.leaves else "stay"
+        return self._fill(
+            row.name,
+            file,
+            guards=guards(row, self.binding),
+            sets=sets(row, self.binding),
+            target=self.binding.word(row.target),
+            reason=_literal(row.reason),
+            claimable_now=f"status = {self.binding.word(Status.QUEUED)}",
+        )
+
+    def _remove(self, row: Transition) -> Statement:
+        return self._fill(
+            row.name,
+            "remove",
+            sources=self.binding.is_in(row.sources),
+            target=self.binding.word(row.target),
+            reason=_literal(row.reason),
+        )
+
+
+def _is_change(row: Transition) -> bool:
+    """Made by the holder of a lease."""
+    return Guard.OWNED in row.guards
+
+
+def _is_removal(row: Transition) -> bool:
+    """Made by a person, on a row that leaves."""
+    return row.leaves and Guard.OWNED not in row.guards
+
+
+@lru_cache(maxsize=64)
+def statements(names: Names) -> Statements:
+    return Statements(names)

@@ -1,0 +1,60 @@
+-- Leases due jobs of one priority, one ordered walk of the ready index for each lane.
+-- Promise: at most `share` rows of a lane, in order, none that somebody else has locked; a row
+-- without attempts left is retired instead. Index: ready, from the lane's floor; then primary key.
+-- The reply to a forgotten claim costs nothing (the job runs again), so it need not be fsynced.
+with clock as materialized (
+    select coalesce(:now::timestamptz, clock_timestamp()) as now,
+           case when :relaxed::boolean then set_config('synchronous_commit', 'off', true) end
+),
+lane as materialized (
+    select *
+    from unnest(
+        :entrypoints::text[], :floors::timestamptz[], :floor_ids::bigint[],
+        :shares::integer[], :max_attempts::integer[]
+    ) as l(entrypoint, floor, floor_id, share, max_attempts)
+),
+due as materialized (
+    select c.id, c.spent
+    from lane l
+    cross join lateral (
+        select j.id, {spent} as spent
+        from {table} j
+        where j.held_at is null
+          and j.entrypoint = l.entrypoint
+          and j.priority = :priority::integer
+          and (j.execute_after, j.id) > (l.floor, l.floor_id)
+          and j.execute_after <= (select now from clock)
+          and {claimable}
+        order by j.execute_after, j.id
+        limit l.share
+        for update skip locked
+    ) c
+),
+picked as (
+    update {table} j
+    set {claim}
+    from clock
+    where j.id = any(array(select id from due where not spent))
+    returning {columns}
+),
+retired as (
+    update {table} j
+    set {retire}
+    from clock
+    where j.id = any(array(select id from due where spent))
+    returning {columns}
+),
+retired_log as (
+    insert into {log} (job_id, status, entrypoint, priority, attempt, recoveries, reason, created)
+    select id, status, entrypoint, priority, attempts, recoveries, {retire_reason}, updated
+    from retired
+),
+leased as (
+    insert into {leases} (token, worker, entrypoint, claimed_at, lease, ids)
+    select :token::uuid, :worker::text, :limited::text, clock.now, :shortest::interval, taken.ids
+    from clock, (select array_agg(id) as ids from due where not spent) taken
+    where taken.ids is not null
+)
+select * from picked
+union all
+select * from retired

@@ -1,0 +1,20 @@
+-- Ends leases whose rows leave the table; each leaves its log row in the same statement.
+-- Promise: only rows whose token is the one given, judged under their lock. Index: primary key.
+with clock as materialized (
+    select coalesce(:now::timestamptz, clock_timestamp()) as now
+),
+gone as (
+    delete from {table} j
+    where j.id = any(:ids::bigint[]) and {guards}
+    returning j.id, j.entrypoint, j.priority, j.attempts, j.recoveries, j.claimed_by, j.claimed_at,
+              width_bucket(j.id, :ids::bigint[]) as n
+)
+insert into {log} (
+    job_id, status, entrypoint, priority, attempt, recoveries,
+    claimed_by, claimed_at, reason, traceback, created
+)
+select g.id, {target}, g.entrypoint, g.priority, g.attempts, g.recoveries, g.claimed_by,
+       g.claimed_at, coalesce((:reasons::text[])[g.n], {reason}),
+       (:tracebacks::text[])[g.n]::jsonb, clock.now
+from gone g, clock
+returning job_id

@@ -1,0 +1,2 @@
+-- The clock that decides.
+select coalesce(:now::timestamptz, clock_timestamp())

@@ -1,0 +1,60 @@
+-- Takes back the jobs of workers that stopped renewing, or of one known to be dead.
+-- Promise: stale is judged under the row's lock; nobody is waited for. Index: primary key, with
+-- the ids read from the claims that are older than their lease.
+with clock as materialized (
+    select coalesce(:now::timestamptz, clock_timestamp()) as now
+),
+suspect as materialized (
+    select u.id, l.token
+    from {leases} l
+    cross join lateral unnest(l.ids) as u(id)
+    where (:worker::text is null and l.claimed_at + l.lease <= (select now from clock))
+       or l.worker = :worker::text
+    order by u.id
+),
+cap as materialized (
+    select * from unnest(:entrypoints::text[], :caps::integer[]) as c(entrypoint, max_recoveries)
+),
+stale as materialized (
+    select c.*
+    from suspect s
+    cross join lateral (
+        select j.id, j.entrypoint, j.priority, j.attempts, j.recoveries, j.claimed_by,
+               j.claimed_at, j.recoveries + 1 >= coalesce(
+                   j.max_recoveries,
+                   (select cap.max_recoveries from cap where cap.entrypoint = j.entrypoint),
+                   :default_cap::integer
+               ) as spent
+        from {table} j
+        where j.id = s.id and j.claim_token = s.token and (:worker::text is not null or {stale})
+        for update of j skip locked
+    ) c
+    limit :limit::integer
+),
+recovered as (
+    update {table} j
+    set {recover}
+    from clock
+    where j.id = any(array(select id from stale where not spent))
+),
+retired as (
+    update {table} j
+    set {retire}
+    from clock
+    where j.id = any(array(select id from stale where spent))
+),
+logged as (
+    insert into {log} (
+        job_id, status, entrypoint, priority, attempt, recoveries,
+        claimed_by, claimed_at, reason, created
+    )
+    select s.id, case when s.spent then {retired} else {recovered} end, s.entrypoint, s.priority,
+           s.attempts, s.recoveries, s.claimed_by, s.claimed_at,
+           case when s.spent then {retire_reason} else {recover_reason} end, clock.now
+    from stale s, clock
+    returning job_id, status
+),
+told as (
+    select pg_notify(:channel::text, '') where exists (select from stale where not spent)
+)
+select job_id, status from logged where (select count(*) from told) >= 0 order by job_id

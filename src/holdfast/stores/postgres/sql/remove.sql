@@ -1,0 +1,30 @@
+-- Takes jobs out of the queue by hand, whoever holds them; a holder is told. Index: primary key.
+with clock as materialized (
+    select coalesce(:now::timestamptz, clock_timestamp()) as now
+),
+here as materialized (
+    select j.id from {table} j
+    where j.id = any(:ids::bigint[]) and {sources}
+    order by j.id
+    for update of j
+),
+gone as (
+    delete from {table} j
+    where j.id = any(array(select id from here))
+    returning j.id, j.entrypoint, j.priority, j.attempts, j.recoveries,
+              j.claimed_by, j.claimed_at, j.claim_token
+),
+logged as (
+    insert into {log} (
+        job_id, status, entrypoint, priority, attempt, recoveries,
+        claimed_by, claimed_at, actor, reason, created
+    )
+    select g.id, {target}, g.entrypoint, g.priority, g.attempts, g.recoveries,
+           g.claimed_by, g.claimed_at, :actor::text, coalesce(:reason::text, {reason}), clock.now
+    from gone g, clock
+    returning job_id
+),
+told as (
+    select pg_notify(:channel::text, 'cancel ' || id) from gone where claim_token is not null
+)
+select job_id from logged where (select count(*) from told) >= 0

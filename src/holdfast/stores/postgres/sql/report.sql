@@ -1,0 +1,14 @@
+-- A worker says that it lives. Index: primary key.
+with clock as materialized (
+    select coalesce(:now::timestamptz, clock_timestamp()) as now,
+           set_config('synchronous_commit', 'off', true)
+)
+insert into {workers} as w (
+    id, host, pid, version, entrypoints, concurrency, running, state, started_at, heartbeat
+)
+select :id::text, :host::text, :pid::integer, :version::text, :entrypoints::text[],
+       :concurrency::integer, :running::integer, :state::text, clock.now, clock.now
+from clock
+on conflict (id) do update
+set entrypoints = excluded.entrypoints, concurrency = excluded.concurrency,
+    running = excluded.running, state = excluded.state, heartbeat = excluded.heartbeat

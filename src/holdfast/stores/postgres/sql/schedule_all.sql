@@ -1,0 +1,2 @@
+-- Every schedule.
+select {schedule_columns} from {schedules} s order by s.name collate "C"

@@ -1,0 +1,36 @@
+-- Ends leases whose rows stay in the table; each leaves its log row in the same statement.
+-- Promise: only rows whose token is the one given, judged under their lock. Index: primary key.
+with clock as materialized (
+    select coalesce(:now::timestamptz, clock_timestamp()) as now
+),
+before as materialized (
+    select j.id, j.entrypoint, j.priority, j.attempts, j.recoveries, j.claimed_by, j.claimed_at,
+           width_bucket(j.id, :ids::bigint[]) as n
+    from {table} j
+    where j.id = any(:ids::bigint[]) and {guards}
+    order by j.id
+    for update of j
+),
+changed as (
+    update {table} j
+    set {sets}
+    from clock
+    where j.id = any(array(select id from before))
+    returning j.status, j.execute_after <= clock.now as due
+),
+logged as (
+    insert into {log} (
+        job_id, status, entrypoint, priority, attempt, recoveries,
+        claimed_by, claimed_at, reason, traceback, created
+    )
+    select b.id, {target}, b.entrypoint, b.priority, b.attempts, b.recoveries, b.claimed_by,
+           b.claimed_at, coalesce((:reasons::text[])[b.n], {reason}),
+           (:tracebacks::text[])[b.n]::jsonb, clock.now
+    from before b, clock
+    returning job_id
+),
+told as (
+    select pg_notify(:channel::text, '')
+    where exists (select from changed where due and {claimable_now})
+)
+select job_id from logged where (select count(*) from told) >= 0

@@ -1,0 +1,328 @@
+"""What a handler is: its rules, checked where it is defined, and the registry of all handlers."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from types import FunctionType, MethodType
+from typing import Any, Literal, Protocol, get_args
+
+from holdfast.errors import InvalidInput
+from holdfast.models import Context, Job, OnFailure, Want
+
+Handler = Callable[..., Any]
+Kind = Literal["async", "thread", "process"]
+
+MAX_NAME = 200
+MAX_COUNT = 2**31 - 1
+"""The counters and their caps are integers of four bytes in the database."""
+
+SHORTEST_LEASE = timedelta(milliseconds=100)
+"""A lease has to outlive a few renewals."""
+
+
+class Executor(Protocol):
+    """`ports.Executor` as this room sees it; rooms of one layer do not import each other."""
+
+    async def execute(self, job: Job, context: Context) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EntrypointExecutorParameters:
+    """What an executor is built from."""
+
+    func: Handler
+    accepts_context: bool
+    concurrency_limit: int = 0
+    on_failure: OnFailure = "delete"
+    name: str = ""
+    timeout: timedelta | None = None
+    kind: Kind = "async"
+
+
+@dataclass(frozen=True, slots=True)
+class Entrypoint:
+    """A handler under the name that producers enqueue, and the rules its jobs live by."""
+
+    name: str
+    func: Handler
+    executor: Executor
+    accepts_context: bool
+    concurrency_limit: int = 0
+    """In the whole fleet; 0: no limit."""
+    retry_timer: timedelta = timedelta(0)
+    """The lease of its jobs; 0: the worker's heartbeat_timeout."""
+    on_failure: OnFailure = "delete"
+    timeout: timedelta | None = None
+    max_attempts: int | None = 25
+    max_recoveries: int = 3
+
+    def want(self, default_lease: timedelta) -> Want:
+        """The rules a worker claims its jobs under."""
+        return Want(
+            entrypoint=self.name,
+            lease=self.retry_timer or default_lease,
+            max_attempts=self.max_attempts,
+            max_recoveries=self.max_recoveries,
+            concurrency_limit=self.concurrency_limit,
+        )
+
+
+class Registry:
+    """The handlers of one application, by name."""
+
+    def __init__(self) -> None:
+        self._entrypoints: dict[str, Entrypoint] = {}
+
+    def add(self, entrypoint: Entrypoint) -> None:
+        first = self._entrypoints.setdefault(entrypoint.name, entrypoint)
+        if first is not entrypoint:
+            raise InvalidInput(
+                f"entrypoint {entrypoint.name!r} has two handlers, {_named(first.func)} and "
+                f"{_named(entrypoint.func)}; give one of them another name"
+            )
+
+    def get(self, name: str) -> Entrypoint | None:
+        return self._entrypoints.get(name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._entrypoints)
+
+    def wants(self, default_lease: timedelta) -> tuple[Want, ...]:
+        return tuple(entrypoint.want(default_lease) for entrypoint in self)
+
+    def __iter__(self) -> Iterator[Entrypoint]:
+        return iter(self._entrypoints.values())
+
+    def __len__(self) -> int:
+        return len(self._entrypoints)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entrypoints
+
+
+def define(
+    name: str,
+    func: Handler,
+    *,
+    build: Callable[[EntrypointExecutorParameters], Executor],
+    concurrency_limit: int = 0,
+    serialized_dispatch: bool = False,
+    retry_timer: timedelta = timedelta(0),
+    accepts_context: bool | None = None,
+    on_failure: OnFailure = "delete",
+    timeout: timedelta | None = None,
+    max_attempts: int | None = 25,
+    max_recoveries: int = 3,
+    executor: Kind = "async",
+) -> Entrypoint:
+    """Check everything, report all faults together, and only then build the executor."""
+    faults = [
+        *_name_faults(name),
+        *_limit_faults(concurrency_limit, serialized_dispatch),
+        *_duration_faults(retry_timer, timeout),
+        *_choice_faults("on_failure", on_failure, get_args(OnFailure)),
+        *_choice_faults("executor", executor, get_args(Kind)),
+        *([] if max_attempts is None else _count_faults("max_attempts", max_attempts, 1)),
+        *_count_faults("max_recoveries", max_recoveries, 1),
+        *_handler_faults(name, func, accepts_context, executor),
+    ]
+    if faults:
+        raise InvalidInput(f"entrypoint {name!r:.80}: " + "; ".join(faults))
+    limit = 1 if serialized_dispatch else concurrency_limit
+    with_context = takes_context(func) if accepts_context is None else bool(accepts_context)
+    parameters = EntrypointExecutorParameters(
+        func=func,
+        accepts_context=with_context,
+        concurrency_limit=limit,
+        on_failure=on_failure,
+        name=name,
+        timeout=timeout,
+        kind=executor,
+    )
+    return Entrypoint(
+        name=name,
+        func=func,
+        executor=build(parameters),
+        accepts_context=with_context,
+        concurrency_limit=limit,
+        retry_timer=retry_timer,
+        on_failure=on_failure,
+        timeout=timeout,
+        max_attempts=max_attempts,
+        max_recoveries=max_recoveries,
+    )
+
+
+def takes_context(func: Handler) -> bool:
+    """The second parameter is annotated with `Context`, as a class or as a string."""
+    if not _accepts(func, 2):
+        return False
+    try:
+        parameters = list(inspect.signature(func).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    return len(parameters) > 1 and _is_context(parameters[1].annotation, underlying(func))
+
+
+def underlying(func: Any) -> Any:
+    """The function behind partials, bound methods, callable objects and well-made decorators."""
+    while not isinstance(func, FunctionType):
+        if isinstance(func, functools.partial):
+            func = func.func
+        elif isinstance(func, MethodType):
+            func = func.__func__
+        elif isinstance(type(func).__call__, FunctionType):
+            func = type(func).__call__
+        else:
+            return func
+    return inspect.unwrap(func)
+
+
+def where(func: Handler) -> str:
+    """`module:line`, as far as it can be known."""
+    inner = underlying(func)
+    module = getattr(inner, "__module__", None) or type(inner).__module__
+    code = getattr(inner, "__code__", None)
+    return f"{module}:{code.co_firstlineno}" if code else str(module)
+
+
+def _named(func: Handler) -> str:
+    inner = underlying(func)
+    return f"{getattr(inner, '__qualname__', type(inner).__qualname__)} ({where(func)})"
+
+
+def _name_faults(name: object) -> list[str]:
+    if not isinstance(name, str):
+        return [f"the name must be a str, got {name!r}"]
+    if not name.strip():
+        return ["the name is blank; give the name that producers enqueue"]
+    if len(name) > MAX_NAME:
+        return [f"the name has {len(name)} characters, more than the {MAX_NAME} allowed"]
+    if "\x00" in name or any("\ud800" <= letter <= "\udfff" for letter in name):
+        return ["the name holds a NUL or a lone surrogate, which PostgreSQL cannot store"]
+    return []
+
+
+def _count_faults(what: str, value: object, least: int) -> list[str]:
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value <= MAX_COUNT:
+        return []
+    return [f"{what} must be a whole number from {least} to {MAX_COUNT}, got {value!r}"]
+
+
+def _limit_faults(concurrency_limit: object, serialized_dispatch: object) -> list[str]:
+    faults = _count_faults("concurrency_limit", concurrency_limit, 0)
+    if not isinstance(serialized_dispatch, bool):
+        return [*faults, f"serialized_dispatch must be True or False, got {serialized_dispatch!r}"]
+    if serialized_dispatch and not faults and concurrency_limit not in (0, 1):
+        return [
+            f"serialized_dispatch=True means concurrency_limit=1, but concurrency_limit is "
+            f"{concurrency_limit!r}; leave one of the two out"
+        ]
+    return faults
+
+
+def _duration_faults(retry_timer: object, timeout: object) -> list[str]:
+    faults = []
+    if not isinstance(retry_timer, timedelta) or (retry_timer and retry_timer < SHORTEST_LEASE):
+        faults.append(
+            f"retry_timer must be a timedelta of at least {SHORTEST_LEASE}, or zero for the "
+            f"worker's heartbeat_timeout, got {retry_timer!r}"
+        )
+    if timeout is not None and not (isinstance(timeout, timedelta) and timeout > timedelta(0)):
+        faults.append(f"timeout must be a timedelta above zero, or None, got {timeout!r}")
+    return faults
+
+
+def _choice_faults(what: str, value: object, allowed: tuple[str, ...]) -> list[str]:
+    if value in allowed:
+        return []
+    return [f"{what} must be {' or '.join(map(repr, allowed))}, got {value!r}"]
+
+
+def _handler_faults(name: object, func: Any, accepts_context: object, kind: object) -> list[str]:
+    if not callable(func):
+        return [f"the handler must be a function, got {func!r}"]
+    subject = f"handler {name!r:.80} ({where(func)})"
+    if accepts_context not in (None, True, False):
+        return [f"accepts_context must be True, False or None, got {accepts_context!r}"]
+    with_context = takes_context(func) if accepts_context is None else bool(accepts_context)
+    faults = _colour_faults(subject, func, kind)
+    if with_context and kind == "process":
+        faults.append(f"{subject} cannot have a Context in another process; take the job alone")
+    elif not _accepts(func, 1 + with_context):
+        faults.append(_arity_fault(subject, func, with_context))
+    return faults
+
+
+def _colour_faults(subject: str, func: Handler, kind: object) -> list[str]:
+    if _is(inspect.isasyncgenfunction, func) or _is(inspect.isgeneratorfunction, func):
+        return [f"{subject} contains `yield`, so calling it would run nothing; take it out"]
+    is_async = _is(inspect.iscoroutinefunction, func)
+    if kind == "async" and not is_async:
+        return [
+            f"{subject} is a plain def; make it `async def`, "
+            f'or say executor="thread" or executor="process"'
+        ]
+    if kind in ("thread", "process") and is_async:
+        return [f'{subject} is an async def; make it a plain `def`, or leave out executor="{kind}"']
+    return []
+
+
+def _arity_fault(subject: str, func: Handler, with_context: bool) -> str:
+    given = "(job, context)" if with_context else "(job)"
+    advice = (
+        "; annotate the second parameter with `Context`, or pass accepts_context=True"
+        if not with_context and _accepts(func, 2)
+        else ""
+    )
+    return f"{subject} is called with {given}, but takes {_signature(func)}{advice}"
+
+
+def _is(test: Callable[[Any], bool], func: Any) -> bool:
+    while isinstance(func, functools.partial):
+        func = func.func
+    return test(func) or test(type(func).__call__)
+
+
+def _signature(func: Handler) -> inspect.Signature | None:
+    """Of what will really be called: a decorator may add or take away arguments."""
+    try:
+        return inspect.signature(func, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return None
+
+
+def _accepts(func: Handler, count: int) -> bool:
+    signature = _signature(func)
+    if signature is None:
+        return True
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def _is_context(annotation: Any, func: Handler) -> bool:
+    """A string that cannot be resolved counts by its name: `Context` is often imported for
+    type checking only."""
+    if not isinstance(annotation, str):
+        return any(part is Context for part in (annotation, *get_args(annotation)))
+    names: dict[str, Any] = getattr(func, "__globals__", {})
+    for path in re.findall(r"[\w.]+", annotation):
+        first, *rest = path.split(".")
+        if first not in names:
+            if path.split(".")[-1] == Context.__name__:
+                return True
+        elif (
+            functools.reduce(lambda at, step: getattr(at, step, None), rest, names[first])
+            is Context
+        ):
+            return True
+    return False

@@ -1,0 +1,118 @@
+"""The leases a worker holds, and how far it may trust each of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from holdfast.clock import monotonic
+from holdfast.models import Cancellation, Held, Job, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from holdfast.task import Entrypoint
+
+TRUST = 0.9
+"""The part of a lease that a worker relies on: the rest is for clocks that tick differently."""
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A claimed job in this worker's hands."""
+
+    job: Job
+    held: Held
+    entrypoint: Entrypoint
+    seconds: float
+    trusted_until: float
+    cancellation: Cancellation = field(default_factory=Cancellation)
+    task: asyncio.Task[Outcome] | None = None
+    began: float = 0.0
+    seconds_run: float = 0.0
+    settle_by: float | None = None
+    """Set when the handler has ended: an outcome that cannot be written must not live for ever."""
+
+    @property
+    def trusted(self) -> bool:
+        return monotonic() < self.trusted_until
+
+    @property
+    def to_be_renewed(self) -> bool:
+        return self.settle_by is None or monotonic() < self.settle_by
+
+    def renewed(self, sent: float) -> None:
+        """The heartbeat is at least as new as the moment the renewal was sent."""
+        self.trusted_until = sent + self.seconds * TRUST
+
+    def stop(self, reason: str) -> None:
+        """Tell the handler to stop, if it runs."""
+        if self.settle_by is None:
+            self.cancellation.cancel(reason)
+            if self.task is not None:
+                self.task.cancel()
+
+
+class Hand:
+    """All leases of a worker. Changed by its event loop, read by the renewing thread."""
+
+    def __init__(self) -> None:
+        self._leases: dict[Held, Lease] = {}
+        self._of_claim: Counter[UUID] = Counter()
+        self._ended_claims: list[UUID] = []
+        self.running = 0
+        self.freed_limit = False
+        """A job under a fleet-wide limit has ended: there may be room for another."""
+        self.changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def __contains__(self, lease: Lease) -> bool:
+        return lease.held in self._leases
+
+    def snapshot(self) -> list[Lease]:
+        return list(self._leases.values())
+
+    def add(self, lease: Lease) -> None:
+        self._leases[lease.held] = lease
+        self._of_claim[lease.held.token] += 1
+
+    def started(self) -> None:
+        self.running += 1
+
+    def finished(self) -> None:
+        self.running -= 1
+        self.changed.set()
+
+    def drop(self, lease: Lease) -> None:
+        """The lease is over; a claim whose leases are all over is to be forgotten."""
+        if self._leases.pop(lease.held, None) is None:
+            return
+        self._of_claim[lease.held.token] -= 1
+        if not self._of_claim[lease.held.token]:
+            del self._of_claim[lease.held.token]
+            self._ended_claims.append(lease.held.token)
+        self.freed_limit = self.freed_limit or lease.entrypoint.concurrency_limit > 0
+        self.changed.set()
+
+    async def until(self, true: Callable[[], bool], *, seconds: float) -> bool:
+        """Wait until something has changed so that `true()`; False when time is up."""
+        deadline = monotonic() + seconds
+        while True:
+            self.changed.clear()
+            if true():
+                return True
+            if (left := deadline - monotonic()) <= 0:
+                return False
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self.changed.wait()
+
+    def take_ended_claims(self) -> list[UUID]:
+        ended, self._ended_claims = self._ended_claims, []
+        return ended

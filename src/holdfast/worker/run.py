@@ -1,0 +1,73 @@
+"""One lease -> one Outcome. Whatever a handler does, this returns."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from holdfast.clock import monotonic
+from holdfast.errors import JobTimeout
+from holdfast.models import (
+    CANCELED,
+    LEASE_LOST,
+    SHUTDOWN,
+    UNTRUSTED,
+    Abandoned,
+    Context,
+    Outcome,
+    Released,
+    Succeeded,
+)
+from holdfast.retry import outcome_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.worker.hand import Lease
+
+_STOPPED: Mapping[str, Outcome] = {
+    LEASE_LOST: Abandoned(LEASE_LOST),
+    CANCELED: Abandoned(CANCELED),
+    SHUTDOWN: Released(SHUTDOWN),
+    UNTRUSTED: Released(UNTRUSTED),
+}
+
+
+async def run(lease: Lease, resources: Mapping[Any, Any]) -> Outcome:
+    """Run the handler of a lease, unless the lease is too old to be trusted."""
+    if not lease.trusted:
+        return _STOPPED[UNTRUSTED]
+    lease.began = monotonic()
+    context = Context(lease.job, resources, lease.cancellation)
+    try:
+        if lease.entrypoint.timeout is None:
+            await lease.entrypoint.executor.execute(lease.job, context)
+        else:
+            await _run_with_timeout(lease, context)
+    except BaseException as error:  # SystemExit and the like must not end the worker
+        return _outcome(lease, error)
+    finally:
+        lease.seconds_run = monotonic() - lease.began
+    return Succeeded()
+
+
+async def _run_with_timeout(lease: Lease, context: Context) -> None:
+    timeout = lease.entrypoint.timeout
+    assert timeout is not None  # noqa: S101 - the caller looked
+    scope = asyncio.timeout(timeout.total_seconds())
+    try:
+        async with scope:
+            await lease.entrypoint.executor.execute(lease.job, context)
+    except TimeoutError as error:
+        if not scope.expired():
+            raise
+        raise JobTimeout(
+            f"entrypoint {lease.entrypoint.name!r} ran longer than its timeout of {timeout}"
+        ) from error
+
+
+def _outcome(lease: Lease, error: BaseException) -> Outcome:
+    """A handler that was told to stop has not failed, whatever it raised on the way out."""
+    reason = lease.cancellation.reason
+    stopped = _STOPPED.get(reason) if reason else None
+    return stopped or outcome_of(error, lease.job, lease.entrypoint)

@@ -1,0 +1,183 @@
+"""Outcome -> verb, written in batches by the holder of the token."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING, assert_never
+
+from holdfast.clock import monotonic
+from holdfast.errors import ConnectionFailed, ConnectionLost, DatabaseError
+from holdfast.events import Lost, Observers, Settled
+from holdfast.lifecycle import RETIRE_LAST_RETRY, TRANSITIONS, Transition, Verb
+from holdfast.models import (
+    Abandoned,
+    Change,
+    Failed,
+    Held,
+    Outcome,
+    Parked,
+    Released,
+    Retried,
+    Succeeded,
+)
+from holdfast.worker.backoff import Backoff
+from holdfast.worker.hand import Hand, Lease
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.ports import Leases
+
+logger = logging.getLogger("holdfast.worker")
+
+_BATCH = 1000
+_COMPLETE, _RETRY, _FAIL, _HOLD, _RELEASE = (
+    TRANSITIONS[verb] for verb in (Verb.COMPLETE, Verb.RETRY, Verb.FAIL, Verb.HOLD, Verb.RELEASE)
+)
+
+Ending = tuple[Lease, Outcome]
+
+
+def change_of(lease: Lease, outcome: Outcome) -> tuple[Transition, Change] | None:
+    """The transition an outcome asks for; None where there is nothing to write."""
+    job_id, token = lease.held
+    match outcome:
+        case Succeeded():
+            return _COMPLETE, Change(job_id, token)
+        case Retried(delay, error, traceback, reason):
+            cap = lease.entrypoint.max_attempts
+            return _RETRY, Change(job_id, token, delay, error, reason, traceback, cap)
+        case Failed(error, traceback):
+            return _FAIL, Change(job_id, token, error=error, traceback=traceback)
+        case Parked(error, traceback, reason):
+            return _HOLD, Change(job_id, token, None, error, reason, traceback)
+        case Released(reason):
+            return _RELEASE, Change(job_id, token, reason=reason)
+        case Abandoned():
+            return None
+        case _:
+            assert_never(outcome)
+
+
+class Settler:
+    """Writes outcomes: all that have come while the last write was on its way go together."""
+
+    def __init__(self, leases: Leases, hand: Hand, observers: Observers, worker: str) -> None:
+        self._leases = leases
+        self._hand = hand
+        self._observers = observers
+        self._worker = worker
+        self._pending: deque[Ending] = deque()
+        self._wake = asyncio.Event()
+        self._in_doubt = False
+
+    def put(self, lease: Lease, outcome: Outcome) -> None:
+        lease.settle_by = monotonic() + lease.seconds
+        self._pending.append((lease, outcome))
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled. A write that finds no database waits for it, and goes first then."""
+        backoff = Backoff()
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._pending:
+                batch = [self._pending.popleft() for _ in range(min(_BATCH, len(self._pending)))]
+                try:
+                    await self._write(batch)
+                    self._in_doubt = False
+                    backoff.reset()
+                except (ConnectionFailed, ConnectionLost) as error:
+                    self._in_doubt = True
+                    self._pending.extendleft(
+                        ending for ending in reversed(batch) if ending[0] in self._hand
+                    )
+                    await backoff.pause(f"outcomes of {len(batch)} jobs wait", error)
+
+    async def _write(self, batch: Sequence[Ending]) -> None:
+        by_transition: dict[str, list[tuple[Ending, Change]]] = defaultdict(list)
+        for ending in batch:
+            asked = change_of(*ending)
+            if asked is None:
+                self._lost([ending])
+            else:
+                by_transition[asked[0].name].append((ending, asked[1]))
+        for name, endings in by_transition.items():
+            await self._change(TRANSITIONS[name], endings)
+        ended = self._hand.take_ended_claims()
+        try:
+            await self._leases.forget(ended)
+        except DatabaseError:
+            logger.debug("%d ended claims are left to the sweep", len(ended))
+
+    async def _change(
+        self, transition: Transition, endings: Sequence[tuple[Ending, Change]]
+    ) -> None:
+        try:
+            moved = await self._leases.change(transition, [change for _, change in endings])
+            if transition is _RETRY and len(moved) < len(endings):
+                rest = [
+                    change for _, change in endings if Held(change.id, change.token) not in moved
+                ]
+                moved |= await self._leases.change(RETIRE_LAST_RETRY, rest)
+        except (ConnectionFailed, ConnectionLost):
+            raise
+        except DatabaseError as error:
+            await self._change_one_by_one(transition, endings, error)
+            return
+        self._settled([ending for ending, _ in endings if ending[0].held in moved])
+        self._lost([ending for ending, _ in endings if ending[0].held not in moved])
+
+    async def _change_one_by_one(
+        self,
+        transition: Transition,
+        endings: Sequence[tuple[Ending, Change]],
+        error: DatabaseError,
+    ) -> None:
+        """One outcome that the database refuses must not keep the others from being written."""
+        if len(endings) > 1:
+            for one in endings:
+                await self._change(transition, [one])
+            return
+        [(ending, change)] = endings
+        logger.error("the outcome of job %d was refused: %s", change.id, error)
+        bare = Change(
+            change.id,
+            change.token,
+            delay=change.delay,
+            error="outcome could not be stored",
+            reason="outcome could not be stored",
+            max_attempts=change.max_attempts,
+        )
+        try:
+            moved = await self._leases.change(transition, [bare])
+        except (ConnectionFailed, ConnectionLost):
+            raise
+        except DatabaseError:
+            # Whoever recovers the job may have better luck; renewing it would hide it for ever.
+            logger.exception("job %d is left to its lease", change.id)
+            moved = set()
+        (self._settled if moved else self._lost)([ending])
+
+    def _settled(self, endings: Sequence[Ending]) -> None:
+        for lease, outcome in endings:
+            self._hand.drop(lease)
+            if self._observers:
+                self._observers.notify(Settled(self._worker, lease.job, outcome, lease.seconds_run))
+
+    def _lost(self, endings: Sequence[Ending]) -> None:
+        for lease, outcome in endings:
+            self._hand.drop(lease)
+            if self._in_doubt:
+                logger.info("job %d was settled already, or its lease is lost", lease.job.id)
+            else:
+                logger.info(
+                    "job %d: lease lost, %s changed nothing",
+                    lease.job.id,
+                    type(outcome).__name__.lower(),
+                )
+            if self._observers:
+                self._observers.notify(Lost(self._worker, lease.job, outcome))

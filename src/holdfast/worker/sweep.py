@@ -1,0 +1,78 @@
+"""Takes back the jobs of dead workers and keeps the statistics. Runs in every worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING
+
+from holdfast.clock import monotonic
+from holdfast.errors import DatabaseError
+from holdfast.events import Observers, Recovered, Retired
+from holdfast.lifecycle import RETIRE_STALE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.models import Recovery, Want
+    from holdfast.ports import Store
+    from holdfast.settings import WorkerSettings
+
+logger = logging.getLogger("holdfast.worker")
+
+_BATCH = 1000
+
+
+class Sweeper:
+    """Looks for stale leases at every interval, jittered so that a fleet does not march in step."""
+
+    def __init__(
+        self,
+        store: Store,
+        wants: Sequence[Want],
+        settings: WorkerSettings,
+        observers: Observers,
+        worker: str,
+    ) -> None:
+        self._store = store
+        self._wants = wants
+        self._settings = settings
+        self._observers = observers
+        self._worker = worker
+        self._count_at = monotonic() + settings.statistics_interval.total_seconds()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        interval = self._settings.sweep_interval.total_seconds()
+        while True:
+            await asyncio.sleep(interval * random.uniform(0.7, 1.0))  # noqa: S311 - not a secret
+            try:
+                await self.sweep()
+                await self._count()
+            except DatabaseError as error:
+                logger.debug("the sweep waits for the database: %s", error)
+
+    async def sweep(self) -> None:
+        """Recover until there is nothing left to recover."""
+        while True:
+            recovery = await self._store.leases.recover(self._wants, limit=_BATCH)
+            self._tell(recovery)
+            if len(recovery.recovered) + len(recovery.retired) < _BATCH:
+                return
+
+    def _tell(self, recovery: Recovery) -> None:
+        if recovery.recovered:
+            logger.warning("recovered %d jobs of dead workers", len(recovery.recovered))
+            self._observers.notify(Recovered(self._worker, recovery.recovered))
+        if recovery.retired:
+            logger.error("held as crash loops: jobs %s", list(recovery.retired))
+            self._observers.notify(
+                Retired(self._worker, recovery.retired, RETIRE_STALE.reason or "")
+            )
+
+    async def _count(self) -> None:
+        interval = self._settings.statistics_interval.total_seconds()
+        if interval and monotonic() >= self._count_at:
+            await self._store.jobs.aggregate()
+            self._count_at = monotonic() + interval

