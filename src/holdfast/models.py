@@ -58,6 +58,8 @@ class Job(NamedTuple):
     last_error: str | None
     last_error_at: datetime | None
     held_at: datetime | None
+    row: Mapping[str, Any] | None = None
+    """The whole row, where the job is one of the user's own table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,8 @@ class Held(NamedTuple):
 
     id: JobId
     token: UUID
+    queue: str = ""
+    """The user's table that the row belongs to; empty for Holdfast's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +155,11 @@ class Change:
     traceback: TracebackRecord | None = None
     max_attempts: int | None = None
     """The entrypoint's cap, for a row that has none of its own. None: no cap."""
+    queue: str = ""
+
+    @property
+    def held(self) -> Held:
+        return Held(self.id, self.token, self.queue)
 
 
 @dataclass(frozen=True, slots=True)

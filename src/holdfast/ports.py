@@ -99,6 +99,14 @@ class Jobs(Protocol):
 
     async def list_held(self, limit: int) -> list[Job]: ...
 
+    async def list_running(self, limit: int) -> list[Job]:
+        """Leased jobs, the longest leased first."""
+        ...
+
+    async def oldest(self) -> dict[str, datetime]:
+        """Since when the oldest claimable job of each entrypoint has been due."""
+        ...
+
     async def browse(
         self, *, status: Status | None, entrypoint: str | None, limit: int
     ) -> list[Job]: ...
@@ -108,7 +116,12 @@ class Jobs(Protocol):
     async def history(self, job_id: JobId) -> list[LogEntry]: ...
 
     async def log(
-        self, *, limit: int, status: Status | None, entrypoint: str | None
+        self,
+        *,
+        limit: int,
+        status: Status | None,
+        entrypoint: str | None,
+        since: timedelta | None = None,
     ) -> list[LogEntry]: ...
 
     async def aggregate(self) -> int:

@@ -154,6 +154,14 @@ class Queries:
         """Held jobs, newest first."""
         return await self._store.jobs.list_held(_positive("limit", limit))
 
+    async def list_running_jobs(self, limit: int = 25) -> list[Job]:
+        """Jobs that a worker holds, the longest held first."""
+        return await self._store.jobs.list_running(_positive("limit", limit))
+
+    async def oldest_waiting(self) -> dict[str, datetime]:
+        """Of each entrypoint with claimable jobs: since when the oldest of them has been due."""
+        return await self._store.jobs.oldest()
+
     async def browse_queue(
         self, *, status: Status | str | None = None, entrypoint: str | None = None, limit: int = 25
     ) -> list[Job]:
@@ -172,10 +180,14 @@ class Queries:
         limit: int = 100,
         status: Status | str | None = None,
         entrypoint: str | None = None,
+        last: timedelta | None = None,
     ) -> list[LogEntry]:
-        """The newest log rows."""
+        """The newest log rows, of that last stretch of time alone if it is given."""
         return await self._store.jobs.log(
-            limit=_positive("limit", limit), status=_status(status), entrypoint=entrypoint
+            limit=_positive("limit", limit),
+            status=_status(status),
+            entrypoint=entrypoint,
+            since=last,
         )
 
     async def log_statistics(
@@ -254,6 +266,8 @@ class SyncQueries:
     job_status = _synchronous(Queries.job_status)
     job_history = _synchronous(Queries.job_history)
     list_failed_jobs = _synchronous(Queries.list_failed_jobs)
+    list_running_jobs = _synchronous(Queries.list_running_jobs)
+    oldest_waiting = _synchronous(Queries.oldest_waiting)
     browse_queue = _synchronous(Queries.browse_queue)
     queue_size = _synchronous(Queries.queue_size)
     queue_log = _synchronous(Queries.queue_log)

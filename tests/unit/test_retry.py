@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import RetryException, RetryRequested
-from holdfast.lifecycle import Status
-from holdfast.models import Failed, Job, JobId, Parked, Retried, TracebackRecord
+from holdfast.models import Failed, Parked, Retried, TracebackRecord
 from holdfast.retry import (
     LONGEST_DELAY,
     MESSAGE_LIMIT,
@@ -25,11 +24,11 @@ from holdfast.retry import (
     outcome_of,
     sanitise,
 )
+from tests.unit.running import make_job
 
 if TYPE_CHECKING:
     from holdfast.models import OnFailure
 
-NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ANY_TEXT = st.text(st.characters(exclude_categories=())) | st.text("\x00\ud800\udfffa\n")
 
 
@@ -37,33 +36,6 @@ ANY_TEXT = st.text(st.characters(exclude_categories=())) | st.text("\x00\ud800\u
 class Entrypoint:
     name: str = "mail"
     on_failure: OnFailure = "delete"
-
-
-def job(attempts: int = 0) -> Job:
-    return Job(
-        id=JobId(42),
-        entrypoint="mail",
-        payload=None,
-        priority=0,
-        status=Status.PICKED,
-        execute_after=NOW,
-        attempts=attempts,
-        recoveries=0,
-        max_attempts=None,
-        max_recoveries=None,
-        dedupe_key=None,
-        headers=None,
-        created=NOW,
-        updated=NOW,
-        heartbeat=NOW,
-        claim_token=None,
-        claimed_by=None,
-        claimed_at=NOW,
-        lease=timedelta(seconds=30),
-        last_error=None,
-        last_error_at=None,
-        held_at=None,
-    )
 
 
 def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
@@ -219,8 +191,8 @@ def test_a_failure_ends_the_job_or_parks_it_as_the_entrypoint_says() -> None:
     error = raised(ValueError("boom"))
     context = {"entrypoint": "mail", "attempt": 3}
 
-    ended = outcome_of(error, job(attempts=3), Entrypoint())
-    parked = outcome_of(error, job(attempts=3), Entrypoint(on_failure="hold"))
+    ended = outcome_of(error, make_job(attempts=3), Entrypoint())
+    parked = outcome_of(error, make_job(attempts=3), Entrypoint(on_failure="hold"))
 
     assert isinstance(ended, Failed)
     assert isinstance(parked, Parked)
@@ -233,7 +205,7 @@ def test_a_failure_ends_the_job_or_parks_it_as_the_entrypoint_says() -> None:
 
 
 def test_an_exception_without_a_message_is_told_by_its_type() -> None:
-    outcome = outcome_of(ValueError(), job(), Entrypoint())
+    outcome = outcome_of(ValueError(), make_job(), Entrypoint())
     assert isinstance(outcome, Failed)
     assert outcome.error == "ValueError"
 
@@ -257,7 +229,7 @@ class Custom(BaseException):
 def test_whatever_is_no_request_for_a_retry_is_a_failure_of_its_own_type(
     error: BaseException,
 ) -> None:
-    outcome = outcome_of(raised(error), job(), Entrypoint())
+    outcome = outcome_of(raised(error), make_job(), Entrypoint())
     assert isinstance(outcome, Failed)
     assert outcome.traceback is not None
     assert outcome.traceback.exception_type == type(error).__name__
@@ -268,7 +240,7 @@ def test_a_request_for_a_retry_is_one_whatever_the_entrypoint_does_with_failures
     on_failure: OnFailure,
 ) -> None:
     error = raised(RetryRequested(timedelta(seconds=30), "rate limited"))
-    outcome = outcome_of(error, job(), Entrypoint("call_api", on_failure))
+    outcome = outcome_of(error, make_job(), Entrypoint("call_api", on_failure))
     assert isinstance(outcome, Retried)
     assert outcome.delay == timedelta(seconds=30)
     assert outcome.error == "rate limited"
@@ -286,7 +258,7 @@ def test_a_request_for_a_retry_is_one_whatever_the_entrypoint_does_with_failures
 
 
 def test_a_retry_without_a_reason_has_none() -> None:
-    outcome = outcome_of(raised(RetryRequested()), job(attempts=2), Entrypoint())
+    outcome = outcome_of(raised(RetryRequested()), make_job(attempts=2), Entrypoint())
     assert isinstance(outcome, Retried)
     assert outcome.reason is None
     assert outcome.error == "retry requested"
@@ -301,7 +273,7 @@ def test_a_retry_without_a_reason_has_none() -> None:
 
 def test_a_retry_with_a_cause_is_logged_as_the_cause_with_its_own_reason() -> None:
     error = raised(RetryRequested(timedelta(seconds=1), "again"), raised(OSError("refused")))
-    outcome = outcome_of(error, job(), Entrypoint())
+    outcome = outcome_of(error, make_job(), Entrypoint())
     assert isinstance(outcome, Retried)
     assert outcome.error == "OSError: refused"
     assert outcome.reason == "again"
@@ -317,7 +289,7 @@ def test_a_retry_from_a_class_that_skipped_our_constructor_is_still_a_retry() ->
         def __init__(self) -> None:
             pass
 
-    outcome = outcome_of(raised(Bare()), job(), Entrypoint())
+    outcome = outcome_of(raised(Bare()), make_job(), Entrypoint())
     assert isinstance(outcome, Retried)
     assert outcome.delay == timedelta(0)
 
@@ -333,7 +305,7 @@ def test_a_retry_from_a_class_that_skipped_our_constructor_is_still_a_retry() ->
 def test_a_delay_that_no_clock_can_hold_is_brought_into_range(delay: Any, kept: timedelta) -> None:
     error = RetryRequested()
     error.delay = delay
-    outcome = outcome_of(error, job(), Entrypoint())
+    outcome = outcome_of(error, make_job(), Entrypoint())
     assert isinstance(outcome, Retried)
     assert outcome.delay == kept
 
@@ -342,7 +314,7 @@ def test_a_delay_of_another_librarys_kind_becomes_a_plain_one() -> None:
     class Fancy(timedelta):
         pass
 
-    outcome = outcome_of(RetryRequested(Fancy(hours=30, microseconds=7)), job(), Entrypoint())
+    outcome = outcome_of(RetryRequested(Fancy(hours=30, microseconds=7)), make_job(), Entrypoint())
     assert isinstance(outcome, Retried)
     assert type(outcome.delay) is timedelta
     assert outcome.delay == timedelta(hours=30, microseconds=7)
@@ -350,7 +322,7 @@ def test_a_delay_of_another_librarys_kind_becomes_a_plain_one() -> None:
 
 @given(ANY_TEXT)
 def test_the_reason_of_a_retry_can_be_stored(reason: str) -> None:
-    outcome = outcome_of(raised(RetryRequested(reason=reason)), job(), Entrypoint())
+    outcome = outcome_of(raised(RetryRequested(reason=reason)), make_job(), Entrypoint())
     assert isinstance(outcome, Retried)
     assert is_storable(outcome.error)
     assert is_storable(outcome.reason or "")

@@ -145,7 +145,7 @@ def _die_with_the_worker() -> None:
     """A job whose worker is dead will be run by another one."""
     parent = multiprocessing.parent_process()
     if parent is not None:
-        return
+        parent.join()
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from holdfast.errors import InvalidInput
 from holdfast.executors.coroutine import AbstractEntrypointExecutor
-from holdfast.models import CANCELED, Context, Job
+from holdfast.models import TIMED_OUT, Context, Job
 
 logger = logging.getLogger("holdfast")
 
@@ -134,7 +134,8 @@ class ThreadExecutor(AbstractEntrypointExecutor):
         try:
             error = await asyncio.wrap_future(run)
         except asyncio.CancelledError:
-            context.cancellation.cancel(CANCELED)
+            # A worker says why before it cancels; only a timeout comes without a word.
+            context.cancellation.cancel(TIMED_OUT)
             if run.running():
                 self._warn(job)
             raise

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
 
+CLAIM = TRANSITIONS[Verb.CLAIM]
 REQUEUE = TRANSITIONS[Verb.REQUEUE]
 
 
@@ -94,6 +95,24 @@ class MemoryJobs:
         held.sort(key=_age, reverse=True)
         return [given_out(row) for row in held[:limit]]
 
+    async def list_running(self, limit: int) -> list[Job]:
+        leased = [
+            (row.claimed_at, row.id, row)
+            for row in self._state.rows.values()
+            if row.claimed_at is not None
+        ]
+        return [given_out(row) for _, _, row in sorted(leased)[:limit]]
+
+    async def oldest(self) -> dict[str, datetime]:
+        now = self._state.now()
+        due = [
+            (row.entrypoint, row.execute_after)
+            for row in self._state.rows.values()
+            if row.status in CLAIM.sources and row.execute_after <= now
+        ]
+        # Of several values of one key a dict keeps the last.
+        return dict(sorted(due, key=lambda found: found[1], reverse=True))
+
     async def browse(
         self, *, status: Status | None, entrypoint: str | None, limit: int
     ) -> list[Job]:
@@ -116,12 +135,20 @@ class MemoryJobs:
         return [copy.deepcopy(entry) for entry in self._state.log if entry.job_id == job_id]
 
     async def log(
-        self, *, limit: int, status: Status | None, entrypoint: str | None
+        self,
+        *,
+        limit: int,
+        status: Status | None,
+        entrypoint: str | None,
+        since: timedelta | None = None,
     ) -> list[LogEntry]:
+        after = None if since is None else self._state.now() - since
         entries = (
             entry
             for entry in sorted(self._state.log, key=_age, reverse=True)
-            if status in (None, entry.status) and entrypoint in (None, entry.entrypoint)
+            if status in (None, entry.status)
+            and entrypoint in (None, entry.entrypoint)
+            and (after is None or entry.created > after)
         )
         return [copy.deepcopy(entry) for entry in islice(entries, limit)]
 

@@ -109,7 +109,7 @@ class MemoryLeases:
             )
             for row in self._state.found([change.id]):
                 if after := self._state.apply(transition, row, asked):
-                    moved[Held(change.id, change.token)] = after
+                    moved[change.held] = after
         self._state.announce(moved.values(), now)
         return set(moved)
 

@@ -42,19 +42,21 @@ Ending = tuple[Lease, Outcome]
 
 def change_of(lease: Lease, outcome: Outcome) -> tuple[Transition, Change] | None:
     """The transition an outcome asks for; None where there is nothing to write."""
-    job_id, token = lease.held
+    job_id, token, queue = lease.held
     match outcome:
         case Succeeded():
-            return _COMPLETE, Change(job_id, token)
+            return _COMPLETE, Change(job_id, token, queue=queue)
         case Retried(delay, error, traceback, reason):
             cap = lease.entrypoint.max_attempts
-            return _RETRY, Change(job_id, token, delay, error, reason, traceback, cap)
+            return _RETRY, Change(job_id, token, delay, error, reason, traceback, cap, queue)
         case Failed(error, traceback):
-            return _FAIL, Change(job_id, token, error=error, traceback=traceback)
+            return _FAIL, Change(job_id, token, error=error, traceback=traceback, queue=queue)
         case Parked(error, traceback, reason):
-            return _HOLD, Change(job_id, token, None, error, reason, traceback)
+            return _HOLD, Change(
+                job_id, token, error=error, reason=reason, traceback=traceback, queue=queue
+            )
         case Released(reason):
-            return _RELEASE, Change(job_id, token, reason=reason)
+            return _RELEASE, Change(job_id, token, reason=reason, queue=queue)
         case Abandoned():
             return None
         case _:
@@ -151,6 +153,7 @@ class Settler:
             error="outcome could not be stored",
             reason="outcome could not be stored",
             max_attempts=change.max_attempts,
+            queue=change.queue,
         )
         try:
             moved = await self._leases.change(transition, [bare])

@@ -97,6 +97,12 @@ class PostgresJobs:
     async def list_held(self, limit: int) -> list[Job]:
         return [rows.job(row) for row in await self._runner.run("list_held", limit=limit)]
 
+    async def list_running(self, limit: int) -> list[Job]:
+        return [rows.job(row) for row in await self._runner.run("list_running", limit=limit)]
+
+    async def oldest(self) -> dict[str, datetime]:
+        return {row[0]: row[1] for row in await self._runner.run("oldest")}
+
     async def browse(
         self, *, status: Status | None, entrypoint: str | None, limit: int
     ) -> list[Job]:
@@ -112,11 +118,16 @@ class PostgresJobs:
         return [rows.log_entry(row) for row in await self._runner.run("history", job_id=job_id)]
 
     async def log(
-        self, *, limit: int, status: Status | None, entrypoint: str | None
+        self,
+        *,
+        limit: int,
+        status: Status | None,
+        entrypoint: str | None,
+        since: timedelta | None = None,
     ) -> list[LogEntry]:
         """Look back in growing steps, so that the newest rows never cost a scan of all."""
         found: Sequence[rows.Row] = ()
-        for window in _WINDOWS:
+        for window in _windows(since):
             found = await self._runner.run(
                 "log", within=window, limit=limit, status=status, entrypoint=entrypoint
             )
@@ -145,6 +156,12 @@ class PostgresJobs:
         [[now]] = await self._runner.run("now")
         assert isinstance(now, datetime)  # noqa: S101 - narrows Any
         return now
+
+
+def _windows(since: timedelta | None) -> tuple[timedelta | None, ...]:
+    if since is None:
+        return _WINDOWS
+    return (*(window for window in _WINDOWS if window is not None and window < since), since)
 
 
 def _columns(jobs: Sequence[NewJob]) -> dict[str, object]:

@@ -59,16 +59,16 @@ class PostgresLeases:
 
     async def renew(self, held: Sequence[Held]) -> set[Held]:
         owned: set[Held] = set()
-        for batch in _without_twins(held):
+        for batch in without_twins(held):
             ids, tokens = [lease.id for lease in batch], [lease.token for lease in batch]
             moved = {row[0] for row in await self._runner.run(Verb.RENEW, ids=ids, tokens=tokens)}
             owned |= {lease for lease in batch if lease.id in moved}
         return owned
 
     async def change(self, transition: Transition, changes: Sequence[Change]) -> set[Held]:
-        by_lease = {Held(change.id, change.token): change for change in changes}
+        by_lease = {change.held: change for change in changes}
         done: set[Held] = set()
-        for batch in _without_twins(by_lease):
+        for batch in without_twins(by_lease):
             values = self._change_values(transition, [by_lease[lease] for lease in batch])
             moved = {row[0] for row in await self._runner.run(transition.name, **values)}
             done |= {lease for lease in batch if lease.id in moved}
@@ -211,7 +211,7 @@ class PostgresLeases:
         del self._doubtful[: len(tokens)]
 
 
-def _without_twins(leases: Iterable[Held]) -> list[list[Held]]:
+def without_twins(leases: Iterable[Held]) -> list[list[Held]]:
     """Sorted batches in which no id occurs twice, as the statements need them.
 
     Sorted also means that all statements lock rows in one order, so that no two can deadlock. A

@@ -175,6 +175,7 @@ class Statements:
             "get",
             "statuses",
             "list_held",
+            "list_running",
             "browse",
             "size",
             "history",
@@ -200,6 +201,7 @@ class Statements:
                 for word, clause in _ON_CONFLICT.items()
             ),
             self._claim(),
+            self._oldest(),
             self._recover(),
             self._requeue(),
             *(self._change(row) for row in TRANSITIONS.values() if _is_change(row)),
@@ -217,6 +219,10 @@ class Statements:
             retire=sets(retire, self.binding),
             retire_reason=_literal(retire.reason),
         )
+
+    def _oldest(self) -> Statement:
+        claimable = self.binding.is_in(TRANSITIONS[Verb.CLAIM].sources)
+        return self._fill("oldest", "oldest", claimable=claimable)
 
     def _recover(self) -> Statement:
         recover, retire = TRANSITIONS[Verb.RECOVER], RETIRE_STALE

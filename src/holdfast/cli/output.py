@@ -1,0 +1,164 @@
+"""What commands print: tables for people, JSON for scripts, nothing that a terminal would obey."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.lifecycle import Status
+
+_UNITS = (("d", 86400), ("h", 3600), ("m", 60))
+# Without these two many scripts and emoji cannot be written.
+_JOINERS = "\u200c\u200d"
+_UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+# No line of a table that goes into a pipe is ever folded.
+_PIPE_WIDTH = 10_000
+_LONGEST_CELL = 300
+
+STYLES: Mapping[Status, str] = {
+    Status.QUEUED: "cyan",
+    Status.PICKED: "blue",
+    Status.SUCCESSFUL: "green",
+    Status.EXCEPTION: "red",
+    Status.FAILED: "yellow",
+    Status.CANCELED: "magenta",
+    Status.DELETED: "dim",
+}
+
+
+def console() -> Console:
+    """Standard output; colour only on a terminal and unless NO_COLOR is set."""
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    return Console(width=width, highlight=False, markup=False, emoji=False)
+
+
+def clean(text: str, *, keep_lines: bool = False) -> str:
+    """Escape what a terminal would act on; job data may come from anywhere."""
+    kept = _JOINERS + ("\n\t" if keep_lines else "")
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        _escape(letter) if unicodedata.category(letter) in _UNSAFE and letter not in kept else letter
+        for letter in text
+    )
+
+
+def _escape(letter: str) -> str:
+    return letter.encode("unicode_escape").decode("ascii")
+
+
+def shorten(text: str | None, longest: int = _LONGEST_CELL) -> str:
+    """One clean line of at most that many characters."""
+    line = clean(text or "")
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right: str = "") -> None:
+    """Print rows under headings; the columns named in `right` are numbers."""
+    screen = console()
+    grid = Table(box=box.SIMPLE_HEAD if screen.is_terminal else None, pad_edge=False)
+    numbers = right.split()
+    last = columns[-1]
+    for name in columns:
+        grid.add_column(
+            name,
+            justify="right" if name in numbers else "left",
+            no_wrap=name != last,
+            overflow="fold" if name == last else "ellipsis",
+        )
+    for row in rows:
+        grid.add_row(*(cell if isinstance(cell, Text) else Text(shorten(cell)) for cell in row))
+    screen.print(grid)
+
+
+def coloured(status: Status) -> Text:
+    return Text(str(status), style=STYLES[status])
+
+
+def line(text: str | Text = "", *, style: str = "") -> None:
+    """Print one line (or several, already clean) for a person."""
+    console().print(text if isinstance(text, Text) else Text(text, style=style), soft_wrap=True)
+
+
+def as_json(value: Any) -> str:
+    """ASCII only, so that no control character of any alphabet reaches a terminal."""
+    return json.dumps(value, default=plain, indent=2).replace("\x7f", "\\u007f")
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(as_json(value) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """The JSON form of a value: ISO times in UTC, durations in seconds, enums as their word."""
+    match value:
+        case datetime():
+            return value.astimezone(UTC).isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case Enum():
+            return value.value
+        case _:
+            return str(value)
+
+
+def payload_fields(payload: bytes | None) -> dict[str, Any]:
+    """A payload as text where it is UTF-8, else as base64; `payload_encoding` says which."""
+    if payload is None:
+        return {"payload": None, "payload_encoding": None, "payload_size": 0}
+    try:
+        text, encoding = payload.decode("utf-8"), "utf-8"
+    except UnicodeDecodeError:
+        text, encoding = base64.b64encode(payload).decode("ascii"), "base64"
+    return {"payload": text, "payload_encoding": encoding, "payload_size": len(payload)}
+
+
+def absolute(instant: datetime) -> str:
+    return instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def relative(instant: datetime, now: datetime) -> str:
+    """How long ago, or how soon."""
+    gap = (now - instant).total_seconds()
+    return f"{duration(gap)} ago" if gap >= 0 else f"in {duration(-gap)}"
+
+
+def when(instant: datetime | None, now: datetime) -> str:
+    """Both, for a cell of a table."""
+    return "" if instant is None else f"{absolute(instant)} ({relative(instant, now)})"
+
+
+def duration(span: timedelta | float) -> str:
+    """Two units at most: `3d 4h`, `5m 2s`, `1.2s`, `15ms`."""
+    seconds = span.total_seconds() if isinstance(span, timedelta) else span
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole, parts = int(seconds), []
+    for unit, size in (*_UNITS, ("s", 1)):
+        if whole >= size or parts:
+            parts.append(f"{whole // size}{unit}")
+            whole %= size
+    return " ".join(part for part in parts[:2] if not part.startswith("0"))
+
+
+def size(octets: int) -> str:
+    """`0 B`, `1.5 KB`, `2.0 MB`."""
+    amount = float(octets)
+    for unit in ("B", "KB"):
+        if amount < 1024:
+            return f"{octets} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} MB"

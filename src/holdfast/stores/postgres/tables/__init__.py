@@ -1,0 +1,1 @@
+"""Queues on tables that are not Holdfast's: the row is the work."""

@@ -1,0 +1,234 @@
+"""Compares a live table with what its queue needs: what fits, what is missing, and the DDL for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from holdfast.errors import DatabaseError, InvalidInput
+from holdfast.stores.postgres.drivers.base import Driver
+from holdfast.table import OPTIONAL, REQUIRED, TableQueue, order_column
+
+_COLUMNS = """
+select a.attname::text, format_type(a.atttypid, null), format_type(a.atttypid, a.atttypmod)
+from pg_attribute a
+where a.attrelid = to_regclass($1) and a.attnum > 0 and not a.attisdropped
+order by a.attnum
+"""
+_INDEXES = """
+select i.indexrelid::regclass::text, i.indisunique and i.indpred is null and i.indimmediate,
+       array(
+           select a.attname::text
+           from unnest(i.indkey::int[]) with ordinality as k(attnum, n)
+           join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+           where k.n <= i.indnkeyatts
+           order by k.n
+       )
+from pg_index i
+where i.indrelid = to_regclass($1) and i.indisvalid
+"""
+_WHOLE = ("smallint", "integer", "bigint")
+_TYPES: dict[str, tuple[str, ...]] = {
+    "due": ("timestamp with time zone",),
+    "claim_token": ("uuid",),
+    "claimed_at": ("timestamp with time zone",),
+    "attempts": _WHOLE,
+    "inactive": ("boolean",),
+    "claimed_by": ("text", "character varying"),
+    "heartbeat": ("timestamp with time zone",),
+    "recoveries": _WHOLE,
+    "last_error": ("text", "character varying"),
+    "last_error_at": ("timestamp with time zone",),
+    "updated_at": ("timestamp with time zone",),
+    "outcome": ("text", "character varying"),
+    "max_attempts": _WHOLE,
+}
+_DDL_TYPES = {
+    "due": "timestamptz not null default now()",
+    "claim_token": "uuid",
+    "claimed_at": "timestamptz",
+    "attempts": "integer not null default 0",
+    "inactive": "boolean not null default false",
+    "claimed_by": "text",
+    "heartbeat": "timestamptz",
+    "recoveries": "integer not null default 0",
+    "last_error": "text",
+    "last_error_at": "timestamptz",
+    "updated_at": "timestamptz not null default now()",
+    "outcome": "text",
+    "max_attempts": "integer not null default 5",
+}
+_KEY_TYPES = (*_WHOLE, "text", "character varying", "uuid")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something the table lacks. `required` ones keep the queue from starting."""
+
+    subject: str
+    message: str
+    ddl: str | None
+    required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A table queue as it fits the live table."""
+
+    queue: TableQueue
+    columns: tuple[str, ...]
+    key_type: str
+    parts: dict[str, str]
+    """The column of each part that the table has."""
+    faults: tuple[Fault, ...] = field(default=())
+
+    def demand(self) -> Fit:
+        """Itself, if the queue can work on the table."""
+        serious = [fault for fault in self.faults if fault.required]
+        if serious:
+            found = "; ".join(fault.message for fault in serious)
+            raise InvalidInput(
+                f"table {self.queue.table!r} cannot be a queue: {found}; "
+                f"`holdfast table check {self.queue.table}` prints the DDL"
+            )
+        return self
+
+
+def quote(name: str) -> str:
+    return f'"{name}"'
+
+
+def quoted_table(queue: TableQueue) -> str:
+    return ".".join(map(quote, queue.path))
+
+
+async def fit(driver: Driver, queue: TableQueue) -> Fit:
+    """Look at the live table."""
+    name = quoted_table(queue)
+    found = await driver.fetch(_COLUMNS, [name])
+    if not found:
+        raise InvalidInput(
+            f"there is no table {queue.table!r} in this database; "
+            f"check the name, or write it as schema.table"
+        )
+    types = {row[0]: row[1] for row in found}
+    indexes = [(row[0], row[1], list(row[2])) for row in await driver.fetch(_INDEXES, [name])]
+    parts = {
+        part: column
+        for part, column in queue.columns().items()
+        if column in types or not _is_default(queue, part)
+    }
+    faults = [
+        *_column_faults(queue, parts, types),
+        *_key_faults(queue, types, indexes),
+        *_index_faults(queue, types, indexes),
+        *await _where_faults(driver, queue),
+    ]
+    key_type = types.get(queue.key, "bigint")
+    return Fit(queue, tuple(types), key_type, parts, tuple(faults))
+
+
+def _is_default(queue: TableQueue, part: str) -> bool:
+    """An optional column under its default name may be absent."""
+    optional = part in OPTIONAL
+    return optional and getattr(queue, part) == TableQueue.__dataclass_fields__[part].default
+
+
+def _column_faults(queue: TableQueue, parts: dict[str, str], types: dict[str, str]) -> list[Fault]:
+    faults = []
+    for part, column in parts.items():
+        required = part in REQUIRED or part == "max_attempts" or not _is_default(queue, part)
+        if column not in types:
+            ddl = _DDL_TYPES.get(part)
+            faults.append(
+                Fault(
+                    column,
+                    f"column {column!r} ({part}) is missing",
+                    ddl and f"alter table {quoted_table(queue)} add column {quote(column)} {ddl};",
+                    required,
+                )
+            )
+        elif part in _TYPES and types[column] not in _TYPES[part]:
+            allowed = " or ".join(_TYPES[part])
+            faults.append(
+                Fault(
+                    column,
+                    f"column {column!r} ({part}) is {types[column]}, but must be {allowed}",
+                    f"alter table {quoted_table(queue)} alter column {quote(column)} "
+                    f"type {_TYPES[part][0]};",
+                    True,
+                )
+            )
+    missing = [column for column in map(order_column, queue.order) if column not in types]
+    return faults + [
+        Fault(column, f"column {column!r} (order) is missing", None, True) for column in missing
+    ]
+
+
+def _key_faults(
+    queue: TableQueue, types: dict[str, str], indexes: list[tuple[str, bool, list[str]]]
+) -> list[Fault]:
+    if queue.key not in types:
+        return []
+    table, key = quoted_table(queue), quote(queue.key)
+    faults = []
+    if types[queue.key] not in _KEY_TYPES:
+        faults.append(
+            Fault(
+                queue.key,
+                f"key {queue.key!r} is {types[queue.key]}, but must be a whole number, text or uuid",
+                None,
+                True,
+            )
+        )
+    if not any(unique and columns == [queue.key] for _, unique, columns in indexes):
+        faults.append(
+            Fault(
+                queue.key,
+                f"key {queue.key!r} has no unique index",
+                f"create unique index concurrently on {table} ({key});",
+                True,
+            )
+        )
+    return faults
+
+
+def _index_faults(
+    queue: TableQueue, types: dict[str, str], indexes: list[tuple[str, bool, list[str]]]
+) -> list[Fault]:
+    """Slow is not wrong: a missing index is told, with its DDL, and does not keep us from work."""
+    table = quoted_table(queue)
+    ordering = [order_column(item) for item in queue.ordering]
+    wanted = [quote(column) for column in (queue.inactive, queue.claimed_at, *ordering)]
+    faults = []
+    if not any(ordering[0] in columns for _, _, columns in indexes) and ordering[0] in types:
+        faults.append(
+            Fault(
+                ordering[0],
+                f"no index has the order column {ordering[0]!r}: every claim sorts the whole table",
+                f"create index concurrently on {table} ({', '.join(wanted)});",
+                False,
+            )
+        )
+    if not any(columns[:1] == [queue.claimed_at] for _, _, columns in indexes):
+        faults.append(
+            Fault(
+                queue.claimed_at,
+                f"no index starts with {queue.claimed_at!r}: every sweep scans the whole table",
+                f"create index concurrently on {table} ({quote(queue.claimed_at)}) "
+                f"where {quote(queue.claimed_at)} is not null;",
+                False,
+            )
+        )
+    return faults
+
+
+async def _where_faults(driver: Driver, queue: TableQueue) -> list[Fault]:
+    if queue.where is None:
+        return []
+    try:
+        await driver.fetch(f"explain select from {quoted_table(queue)} j where ({queue.where})")  # noqa: S608 - where is the developer's code
+    except DatabaseError as error:
+        if error.sqlstate is None:
+            raise
+        return [Fault("where", f"where {queue.where!r} is not a condition: {error}", None, True)]
+    return []

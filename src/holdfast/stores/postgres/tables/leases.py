@@ -1,0 +1,141 @@
+"""Leases on a user's table: the same port, so the worker does not know the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid4
+
+from holdfast.clock import Clock, monotonic
+from holdfast.lifecycle import RETIRE_UNCLAIMABLE, TRANSITIONS, Transition, Verb
+from holdfast.models import Change, Held, Job, JobId, Recovery, Want, WorkerInfo
+from holdfast.stores.postgres.drivers.base import Driver, Row
+from holdfast.stores.postgres.leases import without_twins
+from holdfast.stores.postgres.render import Statement
+from holdfast.stores.postgres.tables.fit import Fit, fit
+from holdfast.stores.postgres.tables.render import render
+from holdfast.table import TableQueue
+
+_RETIRE_EVERY = 60.0
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class TableLeases:
+    """One table through one driver. It looks at the live table before its first statement."""
+
+    def __init__(self, driver: Driver, queue: TableQueue, clock: Clock) -> None:
+        self._driver = driver
+        self._queue = queue
+        self._clock = clock
+        self._fit: Fit | None = None
+        self._statements: dict[str, Statement] = {}
+        self._retire_at = 0.0
+        self._doubtful: list[UUID] = []
+
+    async def verify(self) -> None:
+        """Raise InvalidInput naming what the table lacks."""
+        self._fit = (await fit(self._driver, self._queue)).demand()
+        self._statements = render(self._fit)
+
+    async def claim(
+        self, wants: Sequence[Want], *, limit: int, worker: str, sweep: bool = False
+    ) -> list[Job]:
+        if self._doubtful:
+            await self._run("hand_back", tokens=list(self._doubtful))
+            self._doubtful.clear()
+        token = uuid4()
+        # Until the reply is here, nobody knows whether the claim happened.
+        self._doubtful.append(token)
+        found = await self._run(Verb.CLAIM, limit=limit, worker=worker, token=token)
+        self._doubtful.clear()
+        jobs = [self._job(row, token, worker) for row in found]
+        return sorted(jobs, key=lambda job: job.execute_after)
+
+    async def next_due(self, wants: Sequence[Want]) -> timedelta | None:
+        found = await self._run("next_due")
+        return found[0][0] if found else None
+
+    async def renew(self, held: Sequence[Held]) -> set[Held]:
+        owned: set[Held] = set()
+        for batch in without_twins(held):
+            ids, tokens = [lease.id for lease in batch], [lease.token for lease in batch]
+            moved = {row[0] for row in await self._run(Verb.RENEW, ids=ids, tokens=tokens)}
+            owned |= {lease for lease in batch if lease.id in moved}
+        return owned
+
+    async def change(self, transition: Transition, changes: Sequence[Change]) -> set[Held]:
+        by_lease = {change.held: change for change in changes}
+        done: set[Held] = set()
+        for batch in without_twins(by_lease):
+            asked = [by_lease[lease] for lease in batch]
+            found = await self._run(
+                transition.name,
+                ids=[change.id for change in asked],
+                tokens=[change.token for change in asked],
+                delays=[change.delay for change in asked],
+                errors=[change.error for change in asked],
+            )
+            moved = {row[0] for row in found}
+            done |= {lease for lease in batch if lease.id in moved}
+        return done
+
+    async def forget(self, tokens: Sequence[UUID]) -> None:
+        """The rows are the only record of a claim."""
+
+    async def recover(
+        self, wants: Sequence[Want], *, limit: int = 1000, worker: str | None = None
+    ) -> Recovery:
+        found = await self._run(
+            Verb.RECOVER, limit=limit, worker=worker, lease=self._queue.lease
+        )
+        retired = [JobId(row[0]) for row in found if row[1]]
+        if worker is None and monotonic() >= self._retire_at:
+            self._retire_at = monotonic() + _RETIRE_EVERY
+            spent = await self._run(RETIRE_UNCLAIMABLE.name, limit=limit)
+            retired += [JobId(row[0]) for row in spent]
+        recovered = tuple(JobId(row[0]) for row in found if not row[1])
+        return Recovery(recovered=recovered, retired=tuple(retired))
+
+    async def report(self, worker: WorkerInfo) -> None:
+        """A table has no place for workers."""
+
+    async def farewell(self, worker: str) -> None:
+        """A table has no place for workers."""
+
+    async def _run(self, name: str, /, **values: object) -> Sequence[Row]:
+        if self._fit is None:
+            await self.verify()
+        statement = self._statements[name]
+        values["now"] = self._clock.now()
+        return await self._driver.fetch(statement.text, statement.args(values))
+
+    def _job(self, row: Row, token: UUID, worker: str) -> Job:
+        assert self._fit is not None  # noqa: S101 - rows come from statements, which it renders
+        values = dict(zip(self._fit.columns, row, strict=True))
+        parts = {part: values[column] for part, column in self._fit.parts.items()}
+        claimed_at = parts["claimed_at"] or _EPOCH
+        return Job(
+            id=parts["key"],
+            entrypoint=self._queue.queue,
+            payload=None,
+            priority=0,
+            status=TRANSITIONS[Verb.CLAIM].target,
+            execute_after=parts["due"],
+            attempts=parts["attempts"],
+            recoveries=parts.get("recoveries", 0),
+            max_attempts=parts.get("max_attempts", self._queue.max_attempts),
+            max_recoveries=self._queue.max_recoveries,
+            dedupe_key=None,
+            headers=None,
+            created=claimed_at,
+            updated=claimed_at,
+            heartbeat=claimed_at,
+            claim_token=token,
+            claimed_by=worker,
+            claimed_at=claimed_at,
+            lease=self._queue.lease,
+            last_error=parts.get("last_error"),
+            last_error_at=parts.get("last_error_at"),
+            held_at=None,
+            row=values,
+        )

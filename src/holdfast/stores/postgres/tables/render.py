@@ -1,0 +1,208 @@
+"""The lifecycle in the words of a user's table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from holdfast.lifecycle import (
+    LIVE,
+    RETIRE_STALE,
+    RETIRE_UNCLAIMABLE,
+    STALE_ERROR,
+    TRANSITIONS,
+    Effect,
+    Guard,
+    Status,
+    Transition,
+    Verb,
+)
+from holdfast.stores.postgres.render import Statement, number, template
+from holdfast.stores.postgres.tables.fit import Fit, quote, quoted_table
+
+_NO_CAP = 2147483647
+_FINAL_WORDS = {status: str(status) for status in Status}
+
+
+class TableWords:
+    """Guards, effects and states as SQL on row `j` of one table."""
+
+    def __init__(self, fit: Fit) -> None:
+        self._fit = fit
+        self._queue = fit.queue
+
+    def column(self, part: str) -> str:
+        return f"j.{quote(self._fit.parts[part])}"
+
+    def has(self, part: str) -> bool:
+        return part in self._fit.parts
+
+    def item(self, name: str, kind: str) -> str:
+        # Sorted by code point on our side, so not by the column's collation here.
+        text = self._fit.key_type in ("text", "character varying")
+        place = self.column("key") + (' collate "C"' if text else "")
+        return f"(:{name}::{kind}[])[width_bucket({place}, :ids::{self._fit.key_type}[])]"
+
+    @property
+    def waiting(self) -> str:
+        return f"{self.column('inactive')} = false and {self.column('claimed_at')} is null"
+
+    @property
+    def picked(self) -> str:
+        return f"{self.column('inactive')} = false and {self.column('claimed_at')} is not null"
+
+    @property
+    def cap(self) -> str:
+        if self.has("max_attempts"):
+            return f"coalesce({self.column('max_attempts')}, {_NO_CAP})"
+        return str(self._queue.max_attempts or _NO_CAP)
+
+    @property
+    def spent(self) -> str:
+        """A recovery counts as an attempt where the table has no place to count it."""
+        if self.has("recoveries"):
+            return f"{self.column('recoveries')} + 1 >= {self._queue.max_recoveries}"
+        return f"{self.column('attempts')} + 1 >= {self.cap}"
+
+    @property
+    def stale(self) -> str:
+        claimed = self.column("claimed_at")
+        beat = f"coalesce({self.column('heartbeat')}, {claimed})" if self.has("heartbeat") else claimed
+        by = f"{self.column('claimed_by')} = :worker::text" if self.has("claimed_by") else "false"
+        old = "(select now from clock) - :lease::interval"
+        return f"case when :worker::text is null then {claimed} <= {old} and {beat} <= {old} else {by} end"
+
+    def guard(self, guard: Guard) -> str:
+        attempts = self.column("attempts")
+        return {
+            Guard.OWNED: f"{self.column('claim_token')} = {self.item('tokens', 'uuid')}",
+            Guard.DUE: f"{self.column('due')} <= (select now from clock)",
+            Guard.ATTEMPTS_LEFT: f"{attempts} < {self.cap}",
+            Guard.ATTEMPTS_SPENT: f"{attempts} >= {self.cap}",
+            Guard.RETRY_LEFT: f"{attempts} + 1 < {self.cap}",
+            Guard.RETRY_SPENT: f"{attempts} + 1 >= {self.cap}",
+            Guard.STALE: self.stale,
+            Guard.RECOVERY_LEFT: f"not ({self.spent})",
+            Guard.RECOVERY_SPENT: self.spent,
+            Guard.KEY_FREE: "true",
+        }[guard]
+
+    def sets(self, transition: Transition) -> str:
+        """What a transition writes; a row that would leave the queue table is freed and stays."""
+        effects = [*transition.effects]
+        if transition.leaves:
+            effects.append(Effect.FREE_LEASE)
+        written = dict(self._state(transition))
+        for effect in effects:
+            written |= self._effect(effect)
+        if transition.verb is not Verb.RENEW:
+            written |= {"updated_at": "clock.now"}
+        known = {part: value for part, value in written.items() if self.has(part)}
+        return ", ".join(
+            f"{quote(self._fit.parts[part])} = {value}" for part, value in known.items()
+        )
+
+    def guards(self, transition: Transition) -> str:
+        conditions = [self.guard(guard) for guard in transition.guards]
+        if Guard.OWNED not in transition.guards:
+            conditions.insert(0, self.waiting)
+        return " and ".join(conditions)
+
+    def _state(self, transition: Transition) -> Mapping[str, str]:
+        if transition.target not in LIVE or Effect.PARK in transition.effects:
+            return {"inactive": "true", "outcome": f"'{_FINAL_WORDS[transition.target]}'"}
+        return {"outcome": "null"} if transition.verb is Verb.CLAIM else {}
+
+    def _effect(self, effect: Effect) -> Mapping[str, str]:
+        renders: dict[Effect, Callable[[], dict[str, str]]] = {
+            Effect.TAKE_LEASE: lambda: {
+                "claim_token": ":token::uuid",
+                "claimed_by": ":worker::text",
+                "claimed_at": "clock.now",
+                "heartbeat": "clock.now",
+            },
+            # Without a column for it the claim itself is made young again, as the article does.
+            Effect.RENEW_LEASE: lambda: {
+                "heartbeat" if self.has("heartbeat") else "claimed_at": "clock.now"
+            },
+            Effect.FREE_LEASE: lambda: dict.fromkeys(
+                ("claim_token", "claimed_by", "claimed_at", "heartbeat"), "null"
+            ),
+            Effect.COUNT_ATTEMPT: lambda: {"attempts": f"{self.column('attempts')} + 1"},
+            Effect.COUNT_RECOVERY: lambda: (
+                {"recoveries": f"{self.column('recoveries')} + 1"}
+                if self.has("recoveries")
+                else {"attempts": f"{self.column('attempts')} + 1"}
+            ),
+            Effect.RESET_COUNTERS: lambda: {"attempts": "0", "recoveries": "0"},
+            Effect.DELAY: lambda: {
+                "due": f"greatest({self.column('due')}, "
+                f"clock.now + coalesce({self.item('delays', 'interval')}, interval '0'))"
+            },
+            Effect.DUE_NOW: lambda: {"due": "clock.now"},
+            Effect.NOTE_ERROR: lambda: {
+                "last_error": self.item("errors", "text"),
+                "last_error_at": "clock.now",
+            },
+            Effect.NOTE_STALE: lambda: (
+                {
+                    "last_error": f"coalesce({self.column('last_error')}, '{STALE_ERROR}')",
+                    "last_error_at": "clock.now",
+                }
+                if self.has("last_error")
+                else {"last_error_at": "clock.now"}
+            ),
+            Effect.PARK: dict,
+            Effect.UNPARK: lambda: {"inactive": "false", "outcome": "null"},
+        }
+        return renders[effect]()
+
+
+def render(fit: Fit) -> dict[str, Statement]:
+    """Every statement that runs against the table, by name."""
+    words = TableWords(fit)
+    queue = fit.queue
+    common = {
+        "table": quoted_table(queue),
+        "key": words.column("key"),
+        "key_type": fit.key_type,
+        "due": words.column("due"),
+        "claimed_at": words.column("claimed_at"),
+        "claim_token": words.column("claim_token"),
+        "waiting": words.waiting,
+        "picked": words.picked,
+        "where": f"and ({queue.where})" if queue.where else "",
+        "order": ", ".join([*(f"j.{item}" for item in _quoted(queue.ordering)), words.column("key")]),
+        "columns": ", ".join(f"j.{quote(column)}" for column in fit.columns),
+        "stale": words.stale,
+        "spent": words.spent,
+        "recover": words.sets(TRANSITIONS[Verb.RECOVER]),
+        "retire": words.sets(RETIRE_STALE),
+    }
+
+    def fill(name: str, file: str, transition: Transition | None = None) -> Statement:
+        parts = dict(common)
+        if transition is not None:
+            parts |= {"guards": words.guards(transition), "sets": words.sets(transition)}
+        return number(name, template(f"table/{file}").format(**parts))
+
+    changes = [row for row in TRANSITIONS.values() if Guard.OWNED in row.guards]
+    return {
+        statement.name: statement
+        for statement in (
+            fill(Verb.CLAIM, "claim", TRANSITIONS[Verb.CLAIM]),
+            fill(Verb.RECOVER, "recover"),
+            fill(RETIRE_UNCLAIMABLE.name, "retire", RETIRE_UNCLAIMABLE),
+            fill("next_due", "next_due"),
+            fill("hand_back", "hand_back", TRANSITIONS[Verb.RELEASE]),
+            *(fill(row.name, "change", row) for row in changes),
+        )
+    }
+
+
+def _quoted(ordering: tuple[str, ...]) -> list[str]:
+    return [f"{quote(name)}{rest}" for name, rest in (_split(item.strip()) for item in ordering)]
+
+
+def _split(item: str) -> tuple[str, str]:
+    name, _, rest = item.partition(" ")
+    return name, f" {rest}" if rest else ""
