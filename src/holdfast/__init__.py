@@ -14,6 +14,7 @@ from holdfast.errors import (
     HandlerExit,
     HoldfastError,
     InvalidInput,
+    InvalidRow,
     JobNotFound,
     JobTimeout,
     LeaseLost,
@@ -49,6 +50,7 @@ from holdfast.queries import Queries, SyncQueries
 from holdfast.scheduler.manager import SchedulerManager
 from holdfast.settings import WorkerSettings
 from holdfast.stores.memory import InMemoryDriver
+from holdfast.table import TableQueue, exponential, linear
 from holdfast.worker.claim import QueueExecutionMode
 from holdfast.worker.worker import QueueManager
 
@@ -70,6 +72,7 @@ __all__ = [
     "HoldfastError",
     "InMemoryDriver",
     "InvalidInput",
+    "InvalidRow",
     "Job",
     "JobId",
     "JobNotFound",
@@ -96,9 +99,12 @@ __all__ = [
     "Status",
     "SyncPsycopgDriver",
     "SyncQueries",
+    "TableQueue",
     "TracebackRecord",
     "WorkerInfo",
     "WorkerSettings",
+    "exponential",
+    "linear",
     "sync_queries",
 ]
 

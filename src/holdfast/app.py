@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from holdfast import embedded
+from holdfast.clock import SystemClock
 from holdfast.errors import InvalidInput, SchemaError, SchemaMissing
 from holdfast.events import Observer, Observers
 from holdfast.executors import ExecutorFactory, build
+from holdfast.executors.table import table_executor
 from holdfast.queries import Queries, SyncQueries
 from holdfast.scheduler.manager import (
     Misfire,
@@ -25,6 +27,9 @@ from holdfast.stores.memory import InMemoryDriver
 from holdfast.stores.postgres.drivers import Driver, connect
 from holdfast.stores.postgres.drivers.base import LendingDriver
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.postgres.tables.leases import TableLeases
+from holdfast.stores.several import SeveralStores
+from holdfast.table import TableQueue
 from holdfast.task import Kind, Registry, define
 from holdfast.worker.claim import QueueExecutionMode
 from holdfast.worker.worker import QueueManager
@@ -70,6 +75,7 @@ class Holdfast:
         self._embedded: Path | None = None
         self._owned = False
         self._registry = Registry()
+        self._tables: dict[str, TableQueue] = {}
         self.observers = Observers()
         self.resources = dict(resources or {})
         self.shutdown = asyncio.Event()
@@ -222,6 +228,46 @@ class Holdfast:
 
         return register
 
+    def table(
+        self,
+        queue: TableQueue | str,
+        *,
+        timeout: timedelta | None = None,
+        accepts_context: bool | None = None,
+        executor: Kind = "async",
+    ) -> Callable[[Handler], Handler]:
+        """Register a handler for the rows of a table of your own: the row is the work.
+
+        The handler gets the row as its first parameter is annotated: a mapping, a dataclass or a
+        Pydantic model. What it raises is retried by the queue's backoff, then retired.
+        """
+        declared = queue if isinstance(queue, TableQueue) else TableQueue(queue)
+
+        def register(func: Handler) -> Handler:
+            self._registry.add(
+                define(
+                    declared.queue,
+                    func,
+                    build=table_executor(declared),
+                    retry_timer=declared.lease,
+                    accepts_context=accepts_context,
+                    on_failure="hold",
+                    timeout=timeout,
+                    max_attempts=None,
+                    max_recoveries=declared.max_recoveries,
+                    executor=executor,
+                )
+            )
+            self._tables[declared.queue] = declared
+            return func
+
+        return register
+
+    @property
+    def tables(self) -> Mapping[str, TableQueue]:
+        """The table queues that were registered, by name."""
+        return dict(self._tables)
+
     def observe(self, observer: Observer) -> None:
         """Tell an observer about claims and outcomes."""
         self.observers.subscribe(observer)
@@ -257,11 +303,12 @@ class Holdfast:
         drain_timeout: timedelta | None = None,
         concurrency: int | None = None,
         mode: Mode | QueueExecutionMode = "continuous",
+        signals: bool = True,
     ) -> None:
         """Work: the queue and the scheduler in this event loop, until `shutdown` is set.
 
-        SIGTERM and SIGINT begin the graceful stop, a second one ends it at once. mode="drain"
-        returns when nothing is claimable.
+        SIGTERM and SIGINT begin the graceful stop, a second one ends it at once; signals=False
+        leaves both to the program around it. mode="drain" returns when nothing is claimable.
         """
         given = {
             "dequeue_timeout": dequeue_timeout,
@@ -275,8 +322,30 @@ class Holdfast:
             chosen = QueueExecutionMode(mode)
         except ValueError:
             raise InvalidInput(f'mode must be "continuous" or "drain", got {mode!r}') from None
-        async with self._signals(), self._schedule(chosen):
+        self.queue_manager.use(self._work_store())
+        async with self._signals() if signals else nullcontext(), self._schedule(chosen):
             await self.queue_manager.run(settings, chosen)
+
+    def _work_store(self) -> Store:
+        """What a worker serves: our own table, the users', or both."""
+        if not self._tables:
+            return self.store
+        clock = self._clock or SystemClock()
+
+        def maker(queue: TableQueue) -> Callable[[Store], TableLeases]:
+            def make(store: Store) -> TableLeases:
+                if not isinstance(store, PostgresStore):
+                    raise InvalidInput(
+                        f"table queue {queue.queue!r} needs PostgreSQL; the in-memory store "
+                        f"has no tables"
+                    )
+                return TableLeases(store.driver, queue, clock)
+
+            return make
+
+        makers = {name: maker(queue) for name, queue in self._tables.items()}
+        with_own = len(self._registry) > len(self._tables)
+        return SeveralStores(self.store, makers, with_own=with_own)
 
     def _schedule(self, mode: QueueExecutionMode) -> AbstractAsyncContextManager[None]:
         return self.scheduler_manager.running(once=mode is QueueExecutionMode.drain)

@@ -110,6 +110,10 @@ class JobTimeout(HoldfastError):
     """A handler ran longer than its entrypoint's timeout."""
 
 
+class InvalidRow(HoldfastError):
+    """A row of a table queue that its handler's model refuses; it is held, not tried again."""
+
+
 class HandlerExit(HoldfastError):
     """A handler raised SystemExit, KeyboardInterrupt or another BaseException."""
 

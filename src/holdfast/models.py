@@ -61,6 +61,11 @@ class Job(NamedTuple):
     row: Mapping[str, Any] | None = None
     """The whole row, where the job is one of the user's own table."""
 
+    @property
+    def queue(self) -> str:
+        """The user's table that the row belongs to; empty for Holdfast's own."""
+        return self.entrypoint if self.row is not None else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Want:

@@ -65,6 +65,10 @@ class Leases(Protocol):
         """Recover or retire jobs with stale leases, or all those of a worker known to be dead."""
         ...
 
+    async def housekeep(self) -> None:
+        """What the store wants done now and then, such as counting its statistics."""
+        ...
+
     async def report(self, worker: WorkerInfo) -> None:
         """Tell the others that this worker lives; its two instants are set by the store."""
         ...

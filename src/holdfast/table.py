@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
@@ -64,7 +64,7 @@ class TableQueue:
     order: tuple[str, ...] = ()
     """What "next" means, for example ("priority desc", "remind_at"); the due column by default."""
     lease: timedelta = timedelta(minutes=5)
-    backoff: Backoff = exponential()
+    backoff: Backoff = field(default_factory=exponential)
     where: str | None = None
     """A further condition for a row to be work, in SQL. It is code of yours, never input."""
     max_attempts: str | int | None = "max_attempts"
@@ -103,7 +103,9 @@ class TableQueue:
         if isinstance(self.max_attempts, int) and self.max_attempts < 1:
             faults.append(f"max_attempts must be at least 1, got {self.max_attempts}")
         if not callable(self.backoff):
-            faults.append(f"backoff must be linear(…), exponential(…) or a function, got {self.backoff!r}")
+            faults.append(
+                f"backoff must be linear(…), exponential(…) or a function, got {self.backoff!r}"
+            )
         if faults:
             raise InvalidInput(f"table queue {self.table!r}: " + "; ".join(faults))
 

@@ -58,6 +58,8 @@ async def load(connection: Any, jobs: Iterable[Job]) -> None:
         for job in (job._replace(headers=rows.headers(job.headers)) for job in jobs)
     ]
     await connection.copy_records_to_table("holdfast", records=records, columns=JOB_COLUMNS)
+    last = max(job.id for job in jobs)
+    await connection.execute(f"alter table holdfast alter id restart with {last + 1}")
     claims = [
         (job.claim_token, job.claimed_by, None, job.claimed_at, job.lease, [job.id])
         for job in jobs

@@ -5,24 +5,44 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import UUID
 
 import pytest
 
-from holdfast.clock import ManualClock
-from holdfast.errors import DuplicateJobError, HoldfastError
-from holdfast.lifecycle import LIFECYCLE, LIVE, TRANSITIONS, Effect, Guard, Status, Verb
-from holdfast.models import Change, Held, Job, JobId, NewJob, TracebackRecord, Want
+from holdfast.errors import HoldfastError
+from holdfast.lifecycle import (
+    LIFECYCLE,
+    LIVE,
+    RETIRE_STALE,
+    RETIRE_UNCLAIMABLE,
+    TRANSITIONS,
+    Effect,
+    Guard,
+    Verb,
+)
+from holdfast.models import Job, JobId, NewJob
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.postgres import render
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
 from holdfast.stores.postgres.store import PostgresStore
 from tests import servers
 from tests.postgres import tables
+from tests.postgres.cases import (
+    CASES,
+    CLOCK,
+    IDS,
+    NOW,
+    ROWS,
+    SECOND,
+    WANTS,
+    WORKER,
+    changes,
+    offers,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     from holdfast.lifecycle import Transition
     from holdfast.ports import Store
@@ -30,122 +50,6 @@ if TYPE_CHECKING:
     from tests.servers import Database, SharedServers
 
     Act = Callable[[Store], Awaitable[Any]]
-
-CLOCK = ManualClock()
-NOW = CLOCK.now()
-SECOND = timedelta(seconds=1)
-LEASE = timedelta(seconds=30)
-LEASE_AGES = {"live": LEASE - SECOND, "just past": LEASE, "past": LEASE + SECOND}
-DUE = {"long due": -SECOND, "just due": timedelta(0), "deferred": SECOND}
-OFFERED = ("right token", "wrong token", "both tokens")
-COUNTS = (0, 1, 2)
-ROW_CAPS = (None, 1, 3)
-ENTRYPOINT_CAP = 2
-ENTRYPOINTS = {"capped": ENTRYPOINT_CAP, "boundless": None}
-WORKER = "worker-1"
-
-
-class Case(NamedTuple):
-    """A row before the transition, and the token that somebody offers for it."""
-
-    status: Status
-    offered: str
-    lease_age: str
-    due: str
-    attempts: int
-    recoveries: int
-    row_cap: int | None
-    entrypoint: str
-    last_error: str | None
-
-
-def cases() -> Iterator[Case]:
-    for status in LIVE:
-        ages = tuple(LEASE_AGES) if status is Status.PICKED else ("live",)
-        for rest in product(
-            OFFERED, ages, DUE, COUNTS, COUNTS, ROW_CAPS, ENTRYPOINTS, (None, "earlier")
-        ):
-            yield Case(status, *rest)
-
-
-CASES = tuple(cases())
-"""Job n of each store is the row of case n - 1."""
-
-
-def right(job_id: int) -> UUID:
-    return UUID(int=job_id)
-
-
-def wrong(job_id: int) -> UUID:
-    return UUID(int=(1 << 64) + job_id)
-
-
-def row(job_id: int, case: Case) -> Job:
-    values: dict[str, Any] = dict.fromkeys(Job._fields)
-    values |= {
-        "id": JobId(job_id),
-        "entrypoint": case.entrypoint,
-        "payload": b"payload",
-        "priority": 7,
-        "status": case.status,
-        "execute_after": NOW + DUE[case.due],
-        "attempts": case.attempts,
-        "recoveries": case.recoveries,
-        "max_attempts": case.row_cap,
-        "max_recoveries": case.row_cap,
-        "dedupe_key": f"key {job_id}" if job_id % 3 else None,
-        "headers": {"n": job_id} if job_id % 2 else None,
-        "created": NOW - 100 * SECOND,
-        "updated": NOW - 50 * SECOND,
-        "last_error": case.last_error,
-        "last_error_at": NOW - 50 * SECOND if case.last_error else None,
-    }
-    if case.status is Status.PICKED:
-        since = NOW - LEASE_AGES[case.lease_age]
-        values |= {
-            "heartbeat": since,
-            "claim_token": right(job_id),
-            "claimed_by": f"worker-{job_id % 2}",
-            "claimed_at": since - SECOND,
-            "lease": LEASE,
-        }
-    if case.status is Status.FAILED:
-        values["held_at"] = NOW - 50 * SECOND
-    return Job(**values)
-
-
-ROWS = tuple(row(n, case) for n, case in enumerate(CASES, start=1))
-IDS = [job.id for job in ROWS]
-
-
-def offers() -> Iterator[tuple[Case, Held]]:
-    for job_id, case in zip(IDS, CASES, strict=True):
-        if case.offered != "right token":
-            yield case, Held(job_id, wrong(job_id))
-        if case.offered != "wrong token":
-            yield case, Held(job_id, right(job_id))
-
-
-WANTS = [
-    Want(name, lease=LEASE, max_attempts=cap, max_recoveries=ENTRYPOINT_CAP)
-    for name, cap in ENTRYPOINTS.items()
-]
-
-
-def changes() -> list[Change]:
-    record = TracebackRecord("ValueError", "no", "Traceback …", {"n": 1}, 1, NOW)
-    return [
-        Change(
-            held.id,
-            held.token,
-            delay=SECOND * (held.id % 3) if held.id % 4 else None,
-            error="it broke" if held.id % 5 else None,
-            reason="because" if held.id % 2 else None,
-            traceback=record if held.id % 3 else None,
-            max_attempts=ENTRYPOINTS[case.entrypoint],
-        )
-        for case, held in offers()
-    ]
 
 
 def change(transition: Transition) -> Act:
@@ -179,12 +83,26 @@ ACTS: dict[str, Act] = {
 }
 
 
+EFFECTS_OF: dict[str, set[Effect]] = {
+    **{name: set(TRANSITIONS[name].effects) for name in ACTS if name in TRANSITIONS},
+    "claim or retire": {*TRANSITIONS[Verb.CLAIM].effects, *RETIRE_UNCLAIMABLE.effects},
+    "recover or retire": {*TRANSITIONS[Verb.RECOVER].effects, *RETIRE_STALE.effects},
+}
+
+GUARDS = cast("dict[Guard, str]", render.GUARDS)
+EFFECTS = cast("dict[Effect, str]", render.EFFECTS)
+
+
 class After(NamedTuple):
     """All that can be seen of a transition."""
 
     said: Any
     rows: dict[JobId, Job]
     log: dict[JobId, list[Any]]
+
+
+EXPECTED: dict[str, After] = {}
+"""What the memory store did: computed once for all servers and planted faults."""
 
 
 def seen(said: Any, queue: Sequence[Job], log: Sequence[Any]) -> After:
@@ -201,12 +119,16 @@ def _masked(job: Job, known: set[UUID | None]) -> Job:
 
 
 def _plain(said: Any, known: set[UUID | None]) -> Any:
-    if isinstance(said, list):
-        return {job.id: _masked(job, known) for job in said}
-    return said
+    return [_masked(job, known) for job in said] if isinstance(said, list) else said
 
 
-async def in_memory(act: Act) -> After:
+async def in_memory(name: str) -> After:
+    if name not in EXPECTED:
+        EXPECTED[name] = await _in_memory(ACTS[name])
+    return EXPECTED[name]
+
+
+async def _in_memory(act: Act) -> After:
     store = MemoryStore(CLOCK)
     state = store.jobs._state
     for job in ROWS:
@@ -222,6 +144,7 @@ async def in_postgres(connection: Any, act: Act, statements: Statements | None =
     store = PostgresStore(AsyncpgDriver(connection), tables.NAMES, clock=CLOCK)
     if statements is not None:
         store.leases._runner._statements = statements
+        store.jobs._runner._statements = statements
     transaction = connection.transaction()
     await transaction.start()
     try:
@@ -243,16 +166,23 @@ def differences(expected: After, found: After) -> list[str]:
     return lines if lines or expected.said == found.said else [f"{expected.said} {found.said}"]
 
 
+async def _fill(dsn: str) -> None:
+    async with tables.installed(dsn) as (connection, _):
+        await tables.load(connection, ROWS)
+
+
 @pytest.fixture(scope="module", params=sorted(servers.available()))
 def loaded(request: pytest.FixtureRequest, pg_servers: SharedServers) -> Iterator[Database]:
     """A schema whose queue table has a row for every case."""
-
-    async def fill(dsn: str) -> None:
-        async with tables.installed(dsn) as (connection, _):
-            await tables.load(connection, ROWS)
-
     with pg_servers.schema(request.param) as database:
-        asyncio.run(fill(database.dsn))
+        asyncio.run(_fill(database.dsn))
+        yield database
+
+
+@pytest.fixture(scope="module")
+def loaded18(pg_servers: SharedServers) -> Iterator[Database]:
+    with pg_servers.schema(servers.EMBEDDED) as database:
+        asyncio.run(_fill(database.dsn))
         yield database
 
 
@@ -262,8 +192,141 @@ def test_there_are_far_more_than_a_thousand_cases() -> None:
 
 @pytest.mark.parametrize("name", ACTS)
 async def test_both_stores_do_the_same_to_every_kind_of_row(loaded: Database, name: str) -> None:
-    expected = await in_memory(ACTS[name])
+    expected = await in_memory(name)
     async with tables.session(loaded.dsn) as connection:
         found = await in_postgres(connection, ACTS[name])
     assert differences(expected, found) == []
-    assert expected.log or name == "renew" or expected.said, f"{name} changed nothing at all"
+    assert expected.said, f"{name} did nothing at all"
+
+
+async def noticed(dsn: str, acts: Iterable[str], faulty: Statements) -> int:
+    """How many cases tell the faulty statements from the right ones; a refusal is one."""
+    count = 0
+    async with tables.session(dsn) as connection:
+        for name in acts:
+            try:
+                found = await in_postgres(connection, ACTS[name], faulty)
+            except HoldfastError:
+                count += 1
+            else:
+                count += len(differences(await in_memory(name), found))
+    return count
+
+
+OWNED_ACTS = [transition.name for transition in LIFECYCLE if Guard.OWNED in transition.guards]
+
+
+@pytest.mark.parametrize("name", OWNED_ACTS)
+async def test_a_missing_fence_is_noticed(
+    loaded18: Database, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What most queues ask for: that somebody works on the job, not that it is the caller.
+    monkeypatch.setitem(GUARDS, Guard.OWNED, "j.claim_token is not null")
+    assert await noticed(loaded18.dsn, [name], render.Statements(tables.NAMES)) > 100
+
+
+@pytest.mark.parametrize(
+    ("guard", "name"),
+    [
+        (Guard.ATTEMPTS_SPENT, "claim or retire"),
+        (Guard.RETRY_LEFT, "retry"),
+        (Guard.RETRY_SPENT, "retire:last_retry"),
+        (Guard.STALE, "recover or retire"),
+    ],
+)
+async def test_a_guard_that_always_says_yes_is_noticed(
+    loaded18: Database, guard: Guard, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GUARDS, guard, "true")
+    assert await noticed(loaded18.dsn, [name], render.Statements(tables.NAMES))
+
+
+@pytest.mark.parametrize("effect", Effect)
+async def test_an_effect_that_is_not_written_is_noticed(
+    loaded18: Database, effect: Effect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(EFFECTS, effect, "priority = j.priority")
+    acts = [name for name, effects in EFFECTS_OF.items() if effect in effects]
+    assert await noticed(loaded18.dsn, acts, render.Statements(tables.NAMES))
+
+
+@pytest.mark.parametrize(
+    ("name", "statement", "right", "faulty"),
+    [
+        ("claim or retire", "claim", "and j.execute_after <= (select now from clock)", ""),
+        ("claim or retire", "claim", "j.execute_after <= (", "j.execute_after < ("),
+        ("claim or retire", "claim", "and j.status = 'queued'::\"holdfast_status\"", ""),
+        ("recover or retire", "recover", "j.recoveries + 1 >=", "j.recoveries >="),
+        ("recover or retire", "recover", "j.heartbeat + j.lease <=", "j.heartbeat + j.lease <"),
+        ("recover or retire", "recover", "j.max_recoveries,", "null,"),
+        ("recover a dead worker", "recover", "or l.worker =", "or l.worker <>"),
+        ("delete", "delete", "j.status in (", "j.status not in ("),
+        ("requeue", "requeue", "o.id < h.id", "false"),
+        ("requeue", "requeue", "k.held_at is null", "false"),
+    ],
+)
+async def test_a_fault_in_a_statement_is_noticed(
+    loaded18: Database, name: str, statement: str, right: str, faulty: str
+) -> None:
+    statements = render.Statements(tables.NAMES)
+    rendered = statements[statement]
+    assert right in rendered.text
+    text = rendered.text.replace(right, faulty)
+    statements._all[statement] = render.Statement(statement, text, rendered.parameters)
+    assert await noticed(loaded18.dsn, [name], statements)
+
+
+KEYS = {status: f"held by {status}" for status in LIVE}
+"""A key for each state that the job owning it may be in."""
+
+
+def new_jobs() -> list[NewJob]:
+    times = (None, timedelta(0), SECOND, NOW - SECOND, NOW + SECOND)
+    keys = (None, *KEYS.values(), "free", "free")
+    return [
+        NewJob(
+            entrypoint="fresh",
+            payload=payload,
+            priority=priority,
+            execute_after=time,
+            dedupe_key=key,
+            headers=headers,
+            max_attempts=cap,
+            max_recoveries=cap,
+        )
+        for key, time, payload, priority, headers, cap in product(
+            keys, times, (None, b"\x00\xff"), (-1, 1), (None, {"a": [1, {"b": "ü"}]}), (None, 4)
+        )
+    ]
+
+
+def owners() -> list[Job]:
+    by_status = {job.status: job for job in ROWS}
+    return [by_status[status]._replace(dedupe_key=key) for status, key in KEYS.items()]
+
+
+async def enqueued(store: Store, jobs: Sequence[NewJob]) -> list[Any]:
+    """Which places of the batch became jobs, and what was raised for each alone."""
+    said: list[Any] = [place is not None for place in await store.jobs.insert(jobs, "skip")]
+    for job in jobs[:: len(jobs) // 40]:
+        try:
+            said.append(len(await store.jobs.insert([job], "raise")))
+        except DuplicateJobError as error:
+            said.append(error.dedupe_key)
+    return said
+
+
+async def test_both_stores_enqueue_the_same_whatever_becomes_of_the_key(pg: Database) -> None:
+    memory = MemoryStore(CLOCK)
+    async with tables.installed(pg.dsn, CLOCK) as (connection, store):
+        await tables.load(connection, owners())
+        for job in owners():
+            memory.jobs._state.rows[job.id] = job
+            if job.held_at is None:
+                memory.jobs._state.keys[f"{job.dedupe_key}"] = job.id
+        memory.jobs._state._last_job = max(IDS)
+        jobs = new_jobs()
+        assert await enqueued(memory, jobs) == await enqueued(store, jobs)
+        expected = [job._replace(id=JobId(0)) for job in memory.jobs._state.rows.values()]
+        assert [job._replace(id=JobId(0)) for job in await tables.queue(connection)] == expected
+        assert len(expected) > 80

@@ -69,7 +69,7 @@ _SHARED: dict[str, Any] = {
 
 def example(*lines: str) -> str:
     """An epilog for `--help`: commands to copy."""
-    return "\n\n".join(["Example:", *(f"  {line}" for line in lines)])
+    return "\n\n".join(["Example:", *(f"$ {line}" for line in lines)])
 
 
 class App(typer.Typer):

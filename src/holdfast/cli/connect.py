@@ -129,9 +129,11 @@ def _from_pg_variables(environment: Mapping[str, str]) -> str:
 
 
 def _driver(name: str | None) -> Driver | None:
-    if name is None or name == "asyncpg" or name == "psycopg":
-        return name
-    raise InvalidInput(f"--driver must be asyncpg or psycopg, got {name!r}")
+    match name:
+        case None | "asyncpg" | "psycopg":
+            return name
+        case _:
+            raise InvalidInput(f"--driver must be asyncpg or psycopg, got {name!r}")
 
 
 def options_of(ctx: typer.Context) -> Options:
@@ -158,6 +160,16 @@ async def open_holdfast(options: Options, *, verify: bool = True) -> AsyncIterat
 def run_async(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a command's coroutine to its end; what it raises is reported by `App.command`."""
     return asyncio.run(work())
+
+
+def on_holdfast(options: Options, work: Callable[[Holdfast], Coroutine[Any, Any, T]]) -> T:
+    """Run one coroutine function on an open queue."""
+
+    async def opened() -> T:
+        async with open_holdfast(options) as holdfast:
+            return await work(holdfast)
+
+    return run_async(opened)
 
 
 def actor() -> str:

@@ -6,7 +6,7 @@ import base64
 import json
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
@@ -49,7 +49,9 @@ def clean(text: str, *, keep_lines: bool = False) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        _escape(letter) if unicodedata.category(letter) in _UNSAFE and letter not in kept else letter
+        _escape(letter)
+        if unicodedata.category(letter) in _UNSAFE and letter not in kept
+        else letter
         for letter in text
     )
 
@@ -64,16 +66,17 @@ def shorten(text: str | None, longest: int = _LONGEST_CELL) -> str:
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right: str = "") -> None:
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right: Collection[str] = ()
+) -> None:
     """Print rows under headings; the columns named in `right` are numbers."""
     screen = console()
     grid = Table(box=box.SIMPLE_HEAD if screen.is_terminal else None, pad_edge=False)
-    numbers = right.split()
     last = columns[-1]
     for name in columns:
         grid.add_column(
             name,
-            justify="right" if name in numbers else "left",
+            justify="right" if name in right else "left",
             no_wrap=name != last,
             overflow="fold" if name == last else "ellipsis",
         )
@@ -93,7 +96,16 @@ def line(text: str | Text = "", *, style: str = "") -> None:
 
 def as_json(value: Any) -> str:
     """ASCII only, so that no control character of any alphabet reaches a terminal."""
-    return json.dumps(value, default=plain, indent=2).replace("\x7f", "\\u007f")
+    return _ascii(json.dumps(value, default=plain, indent=2))
+
+
+def compact_json(value: Any) -> str:
+    """The same in one line."""
+    return _ascii(json.dumps(value, default=plain))
+
+
+def _ascii(text: str) -> str:
+    return text.replace("\x7f", "\\u007f")
 
 
 def print_json(value: Any) -> None:
@@ -146,7 +158,8 @@ def duration(span: timedelta | float) -> str:
         return f"{seconds * 1000:.0f}ms"
     if seconds < 10:
         return f"{seconds:.1f}s"
-    whole, parts = int(seconds), []
+    whole = int(seconds)
+    parts: list[str] = []
     for unit, size in (*_UNITS, ("s", 1)):
         if whole >= size or parts:
             parts.append(f"{whole // size}{unit}")

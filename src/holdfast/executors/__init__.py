@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from holdfast.errors import InvalidInput
 from holdfast.executors.coroutine import AbstractEntrypointExecutor, EntrypointExecutor
+from holdfast.executors.limit import limited
 from holdfast.executors.process import ProcessExecutor
 from holdfast.executors.retry import DatabaseRetryEntrypointExecutor, plain
 from holdfast.executors.thread import ThreadExecutor
@@ -39,4 +40,4 @@ def build(
             f"executor_factory of {parameters.name!r} returned {executor!r}, which has no "
             f"execute(job, context); return a subclass of AbstractEntrypointExecutor"
         )
-    return executor
+    return limited(parameters, executor)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidInput, RetryRequested
 from holdfast.executors.coroutine import AbstractEntrypointExecutor, EntrypointExecutor
+from holdfast.executors.limit import limited
 from holdfast.executors.process import ProcessExecutor
 from holdfast.executors.thread import ThreadExecutor
 from holdfast.retry import message_of
@@ -26,9 +27,9 @@ _PLAIN: dict[Kind, type[AbstractEntrypointExecutor]] = {
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def plain(parameters: EntrypointExecutorParameters) -> AbstractEntrypointExecutor:
-    """The executor that runs a handler of this kind and does nothing else."""
-    return _PLAIN[parameters.kind](parameters)
+def plain(parameters: EntrypointExecutorParameters) -> Executor:
+    """The executor that runs a handler of this kind, under its timeout, and does nothing else."""
+    return limited(parameters, _PLAIN[parameters.kind](parameters))
 
 
 @dataclass(eq=False)
@@ -47,11 +48,12 @@ class DatabaseRetryEntrypointExecutor(AbstractEntrypointExecutor):
     """Wait a random part of the delay, so that jobs that failed together do not come together."""
     inner: Executor | None = None
     """Runs the handler; None: the executor of its kind."""
+    limits_time = True
 
     def __post_init__(self) -> None:
         if faults := self._faults():
             raise InvalidInput("DatabaseRetryEntrypointExecutor: " + "; ".join(faults))
-        self._inner = self.inner or plain(self.parameters)
+        self._inner = limited(self.parameters, self.inner) if self.inner else plain(self.parameters)
 
     @property
     def capacity(self) -> int:

@@ -202,8 +202,8 @@ class MemoryStore:
     def __init__(self, clock: Clock | None = None) -> None:
         state = State(clock)
         workers: dict[str, WorkerInfo] = {}
-        self.leases = MemoryLeases(state, workers)
         self.jobs = MemoryJobs(state, workers)
+        self.leases = MemoryLeases(state, workers, self.jobs.aggregate)
         self.schedules = MemorySchedules(state)
         self.wakeups = MemoryWakeups(state)
 

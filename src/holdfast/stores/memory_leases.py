@@ -20,7 +20,7 @@ from holdfast.models import Change, Held, Job, JobId, Recovery, Want, WorkerInfo
 from holdfast.stores.memory_state import CLAIM, GUARDS, Asked, State, given_out
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
     from datetime import datetime, timedelta
 
 RENEW = TRANSITIONS[Verb.RENEW]
@@ -49,9 +49,15 @@ def _claim_order(row: Job) -> tuple[int, datetime, JobId]:
 class MemoryLeases:
     """The Leases facet."""
 
-    def __init__(self, state: State, workers: dict[str, WorkerInfo]) -> None:
+    def __init__(
+        self,
+        state: State,
+        workers: dict[str, WorkerInfo],
+        count: Callable[[], Awaitable[object]],
+    ) -> None:
         self._state = state
         self._workers = workers
+        self._count = count
         self._turn = 0
 
     async def claim(
@@ -135,6 +141,9 @@ class MemoryLeases:
                 retired.append(after)
         self._state.announce(recovered, now)
         return Recovery(tuple(row.id for row in recovered), tuple(row.id for row in retired))
+
+    async def housekeep(self) -> None:
+        await self._count()
 
     async def report(self, worker: WorkerInfo) -> None:
         now = self._state.now()

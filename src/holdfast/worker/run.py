@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import monotonic
-from holdfast.errors import JobTimeout
 from holdfast.models import (
     CANCELED,
     LEASE_LOST,
@@ -40,30 +38,12 @@ async def run(lease: Lease, resources: Mapping[Any, Any]) -> Outcome:
     lease.began = monotonic()
     context = Context(lease.job, resources, lease.cancellation)
     try:
-        if lease.entrypoint.timeout is None:
-            await lease.entrypoint.executor.execute(lease.job, context)
-        else:
-            await _run_with_timeout(lease, context)
+        await lease.entrypoint.executor.execute(lease.job, context)
     except BaseException as error:  # SystemExit and the like must not end the worker
         return _outcome(lease, error)
     finally:
         lease.seconds_run = monotonic() - lease.began
     return Succeeded()
-
-
-async def _run_with_timeout(lease: Lease, context: Context) -> None:
-    timeout = lease.entrypoint.timeout
-    assert timeout is not None  # noqa: S101 - the caller looked
-    scope = asyncio.timeout(timeout.total_seconds())
-    try:
-        async with scope:
-            await lease.entrypoint.executor.execute(lease.job, context)
-    except TimeoutError as error:
-        if not scope.expired():
-            raise
-        raise JobTimeout(
-            f"entrypoint {lease.entrypoint.name!r} ran longer than its timeout of {timeout}"
-        ) from error
 
 
 def _outcome(lease: Lease, error: BaseException) -> Outcome:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.models import Recovery, Want
-    from holdfast.ports import Store
+    from holdfast.ports import Leases
     from holdfast.settings import WorkerSettings
 
 logger = logging.getLogger("holdfast.worker")
@@ -29,13 +29,13 @@ class Sweeper:
 
     def __init__(
         self,
-        store: Store,
+        leases: Leases,
         wants: Sequence[Want],
         settings: WorkerSettings,
         observers: Observers,
         worker: str,
     ) -> None:
-        self._store = store
+        self._leases = leases
         self._wants = wants
         self._settings = settings
         self._observers = observers
@@ -56,7 +56,7 @@ class Sweeper:
     async def sweep(self) -> None:
         """Recover until there is nothing left to recover."""
         while True:
-            recovery = await self._store.leases.recover(self._wants, limit=_BATCH)
+            recovery = await self._leases.recover(self._wants, limit=_BATCH)
             self._tell(recovery)
             if len(recovery.recovered) + len(recovery.retired) < _BATCH:
                 return
@@ -74,5 +74,5 @@ class Sweeper:
     async def _count(self) -> None:
         interval = self._settings.statistics_interval.total_seconds()
         if interval and monotonic() >= self._count_at:
-            await self._store.jobs.aggregate()
+            await self._leases.housekeep()
             self._count_at = monotonic() + interval

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from holdfast.ports import Store
-    from holdfast.task import Registry
+    from holdfast.task import Entrypoint, Registry
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -68,8 +68,9 @@ class QueueManager:
     ) -> None:
         self._store = store
         self._registry = registry
-        self._observers = observers or Observers()
-        self._resources = resources or {}
+        # Not `or`: both may be empty now and filled before run().
+        self._observers = Observers() if observers is None else observers
+        self._resources = {} if resources is None else resources
         self.shutdown = shutdown or asyncio.Event()
         """Setting it begins the graceful stop."""
         self.hurry = asyncio.Event()
@@ -81,6 +82,15 @@ class QueueManager:
         self._claimer: Claimer
         self._settler: Settler
         self._solo: Solo
+
+    @property
+    def entrypoints(self) -> tuple[Entrypoint, ...]:
+        """What it can run."""
+        return tuple(self._registry)
+
+    def use(self, store: Store) -> None:
+        """Serve this store from the next run() on."""
+        self._store = store
 
     @property
     def running(self) -> int:
@@ -139,7 +149,7 @@ class QueueManager:
             start=self._start,
             before=lambda: self._solo.run(lambda: self._claimer.stopping),
         )
-        sweeper = Sweeper(forks["claim"], wants, self._settings, self._observers, self.id)
+        sweeper = Sweeper(forks["claim"].leases, wants, self._settings, self._observers, self.id)
         async with asyncio.TaskGroup() as group:
             renewing = group.create_task(self._renew(min(w.lease for w in wants).total_seconds()))
             settling = group.create_task(self._settler.run())
@@ -172,7 +182,7 @@ class QueueManager:
             assert entrypoint is not None  # noqa: S101 - only what is registered is claimed
             seconds = job.lease.total_seconds() if job.lease else 0.0
             lease = Lease(
-                job, Held(job.id, job.claim_token), entrypoint, seconds, sent + seconds * TRUST
+                job, Held(job.id, job.claim_token, job.queue), entrypoint, seconds, sent + seconds * TRUST
             )
             self._hand.add(lease)
             if on_last_chance(job, entrypoint):

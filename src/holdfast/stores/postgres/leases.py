@@ -115,6 +115,9 @@ class PostgresLeases:
             retired=tuple(JobId(row[0]) for row in found if row[1] != target),
         )
 
+    async def housekeep(self) -> None:
+        await self._runner.run("aggregate")
+
     async def report(self, worker: WorkerInfo) -> None:
         await self._runner.run("report", **worker._asdict())
 

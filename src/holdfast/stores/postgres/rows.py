@@ -29,7 +29,7 @@ def job(row: Row) -> Job:
     values[_JOB_STATUS] = _STATUS[values[_JOB_STATUS]]
     if values[_JOB_HEADERS] is not None:
         values[_JOB_HEADERS] = json.loads(values[_JOB_HEADERS])
-    return Job._make(values)
+    return Job(*values)
 
 
 def log_entry(row: Row) -> LogEntry:

@@ -63,9 +63,12 @@ class AsyncpgPoolDriver(LendingDriver):
             session.drop()
             raise
         finally:
-            # What cannot be reset in time the pool closes by itself.
-            with suppress(*_ERRORS):
-                await self._pool.release(connection, timeout=patience)
+            try:
+                # asyncpg's own timeout leaves out the wait for a statement that was cancelled.
+                async with asyncio.timeout(patience):
+                    await self._pool.release(connection)
+            except _ERRORS:
+                session.drop()
 
     async def _acquire(self) -> Any:
         try:
@@ -196,7 +199,8 @@ class AsyncpgSession:
 
     async def close(self) -> None:
         try:
-            await self._connection.close(timeout=GRACE)
+            async with asyncio.timeout(GRACE):
+                await self._connection.close()
         except _ERRORS:
             self.drop()
 

@@ -1,12 +1,15 @@
-"""Compares a live table with what its queue needs: what fits, what is missing, and the DDL for it."""
+"""Compares a live table with what its queue needs: what is missing, and the DDL for it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from holdfast.errors import DatabaseError, InvalidInput
-from holdfast.stores.postgres.drivers.base import Driver
 from holdfast.table import OPTIONAL, REQUIRED, TableQueue, order_column
+
+if TYPE_CHECKING:
+    from holdfast.stores.postgres.drivers.base import Driver
 
 _COLUMNS = """
 select a.attname::text, format_type(a.atttypid, null), format_type(a.atttypid, a.atttypmod)
@@ -175,7 +178,7 @@ def _key_faults(
         faults.append(
             Fault(
                 queue.key,
-                f"key {queue.key!r} is {types[queue.key]}, but must be a whole number, text or uuid",
+                f"key {queue.key!r} is {types[queue.key]}; it must be a whole number, text or uuid",
                 None,
                 True,
             )
@@ -226,7 +229,7 @@ async def _where_faults(driver: Driver, queue: TableQueue) -> list[Fault]:
     if queue.where is None:
         return []
     try:
-        await driver.fetch(f"explain select from {quoted_table(queue)} j where ({queue.where})")  # noqa: S608 - where is the developer's code
+        await driver.fetch(f"explain select from {quoted_table(queue)} j where ({queue.where})")
     except DatabaseError as error:
         if error.sqlstate is None:
             raise

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from holdfast.clock import Clock, monotonic
 from holdfast.lifecycle import RETIRE_UNCLAIMABLE, TRANSITIONS, Transition, Verb
 from holdfast.models import Change, Held, Job, JobId, Recovery, Want, WorkerInfo
-from holdfast.stores.postgres.drivers.base import Driver, Row
 from holdfast.stores.postgres.leases import without_twins
-from holdfast.stores.postgres.render import Statement
 from holdfast.stores.postgres.tables.fit import Fit, fit
 from holdfast.stores.postgres.tables.render import render
-from holdfast.table import TableQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.stores.postgres.drivers.base import Driver, Row
+    from holdfast.stores.postgres.render import Statement
+    from holdfast.table import TableQueue
 
 _RETIRE_EVERY = 60.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -85,9 +89,7 @@ class TableLeases:
     async def recover(
         self, wants: Sequence[Want], *, limit: int = 1000, worker: str | None = None
     ) -> Recovery:
-        found = await self._run(
-            Verb.RECOVER, limit=limit, worker=worker, lease=self._queue.lease
-        )
+        found = await self._run(Verb.RECOVER, limit=limit, worker=worker, lease=self._queue.lease)
         retired = [JobId(row[0]) for row in found if row[1]]
         if worker is None and monotonic() >= self._retire_at:
             self._retire_at = monotonic() + _RETIRE_EVERY
@@ -95,6 +97,9 @@ class TableLeases:
             retired += [JobId(row[0]) for row in spent]
         recovered = tuple(JobId(row[0]) for row in found if not row[1])
         return Recovery(recovered=recovered, retired=tuple(retired))
+
+    async def housekeep(self) -> None:
+        """Nothing is counted: the rows are there to be asked."""
 
     async def report(self, worker: WorkerInfo) -> None:
         """A table has no place for workers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from holdfast.lifecycle import (
     LIVE,
@@ -18,6 +18,9 @@ from holdfast.lifecycle import (
 )
 from holdfast.stores.postgres.render import Statement, number, template
 from holdfast.stores.postgres.tables.fit import Fit, quote, quoted_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 _NO_CAP = 2147483647
 _FINAL_WORDS = {status: str(status) for status in Status}
@@ -66,10 +69,13 @@ class TableWords:
     @property
     def stale(self) -> str:
         claimed = self.column("claimed_at")
-        beat = f"coalesce({self.column('heartbeat')}, {claimed})" if self.has("heartbeat") else claimed
+        beat = (
+            f"coalesce({self.column('heartbeat')}, {claimed})" if self.has("heartbeat") else claimed
+        )
         by = f"{self.column('claimed_by')} = :worker::text" if self.has("claimed_by") else "false"
         old = "(select now from clock) - :lease::interval"
-        return f"case when :worker::text is null then {claimed} <= {old} and {beat} <= {old} else {by} end"
+        quiet = f"{claimed} <= {old} and {beat} <= {old}"
+        return f"case when :worker::text is null then {quiet} else {by} end"
 
     def guard(self, guard: Guard) -> str:
         attempts = self.column("attempts")
@@ -171,7 +177,9 @@ def render(fit: Fit) -> dict[str, Statement]:
         "waiting": words.waiting,
         "picked": words.picked,
         "where": f"and ({queue.where})" if queue.where else "",
-        "order": ", ".join([*(f"j.{item}" for item in _quoted(queue.ordering)), words.column("key")]),
+        "order": ", ".join(
+            [*(f"j.{item}" for item in _quoted(queue.ordering)), words.column("key")]
+        ),
         "columns": ", ".join(f"j.{quote(column)}" for column in fit.columns),
         "stale": words.stale,
         "spent": words.spent,

@@ -1,0 +1,119 @@
+"""`holdfast enqueue`: one job, or many alike for a load."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from holdfast.cli.command import App, example
+from holdfast.cli.connect import Options, open_holdfast, options_of, run_async
+from holdfast.cli.output import clean, line, print_json, size
+from holdfast.cli.values import parse_duration, parse_headers, parse_instant, read_payload
+from holdfast.errors import InvalidInput
+from holdfast.models import JobId, NewJob, OnConflict
+
+_BATCH = 1000
+
+
+def register(app: App) -> None:
+    app.command(
+        rich_help_panel="Work",
+        epilog=example(
+            "holdfast enqueue greet world",
+            "holdfast enqueue report --payload-file report.json --delay 5m --dedupe-key daily",
+            "echo '{\"to\": 7}' | holdfast enqueue mail - --header tenant=7",
+        ),
+    )(enqueue)
+
+
+def enqueue(
+    ctx: typer.Context,
+    entrypoint: Annotated[str, typer.Argument(help="Name of the entrypoint that shall run it.")],
+    payload: Annotated[
+        str | None, typer.Argument(help="Text handed to the handler; - reads standard input.")
+    ] = None,
+    payload_file: Annotated[
+        Path | None, typer.Option(help="Read the payload from a file.", metavar="FILE")
+    ] = None,
+    priority: Annotated[int, typer.Option("--priority", "-p", help="Higher runs first.")] = 0,
+    delay: Annotated[
+        str | None, typer.Option(help="Not before that long from now: 30s, 5m, 1h30m.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="Not before that instant: 2030-01-31T09:00:00Z.")
+    ] = None,
+    dedupe_key: Annotated[
+        str | None, typer.Option(help="Refuse while a job with this key is queued or runs.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(help="Metadata, any number of times.", metavar="KEY=VALUE")
+    ] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option(help="Cap of attempts, instead of the entrypoint's.")
+    ] = None,
+    on_conflict: Annotated[
+        Literal["raise", "skip"], typer.Option(help="What a dedupe key in use does.")
+    ] = "raise",
+    count: Annotated[int, typer.Option(help="Enqueue that many alike, for a load.", min=1)] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Put a job into the queue and print its id."""
+    if count > 1 and dedupe_key is not None:
+        raise InvalidInput("--count enqueues jobs alike, of which --dedupe-key allows only one")
+    job = NewJob(
+        entrypoint=entrypoint,
+        payload=read_payload(payload, payload_file),
+        priority=priority,
+        execute_after=_due(delay, at),
+        dedupe_key=dedupe_key,
+        headers=parse_headers(header or []),
+        max_attempts=max_attempts,
+    )
+    done = run_async(lambda: _enqueue(options_of(ctx), job, count, on_conflict))
+    if as_json:
+        ids = [job_id for job_id in done.ids if job_id is not None]
+        print_json({"ids": ids, "skipped": count - len(ids)})
+    else:
+        line(_words(job, done))
+
+
+def _due(delay: str | None, at: str | None) -> timedelta | datetime | None:
+    if delay is not None and at is not None:
+        raise InvalidInput("--delay and --at are two times; pass one of them")
+    if delay is not None:
+        return parse_duration(delay, "--delay")
+    return None if at is None else parse_instant(at, "--at")
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    ids: list[JobId | None]
+    seconds: float
+
+
+async def _enqueue(options: Options, job: NewJob, count: int, on_conflict: OnConflict) -> _Done:
+    ids: list[JobId | None] = []
+    async with open_holdfast(options) as holdfast:
+        begun = time.perf_counter()
+        while len(ids) < count:
+            batch = [job] * min(_BATCH, count - len(ids))
+            ids += await holdfast.queries.enqueue_many(batch, on_conflict=on_conflict)
+        return _Done(ids, time.perf_counter() - begun)
+
+
+def _words(job: NewJob, done: _Done) -> str:
+    if done.ids == [None]:
+        return clean(f"skipped: dedupe key {job.dedupe_key!r} belongs to a job in the queue")
+    if len(done.ids) == 1:
+        content = "no payload" if job.payload is None else size(len(job.payload))
+        return clean(f"job {done.ids[0]} enqueued: {job.entrypoint}, {content}")
+    rate = len(done.ids) / max(done.seconds, 1e-9)
+    return clean(
+        f"{len(done.ids)} jobs enqueued: {job.entrypoint}, ids {done.ids[0]} to {done.ids[-1]}, "
+        f"{done.seconds:.2f} s, {rate:,.0f} a second"
+    )

@@ -1,0 +1,123 @@
+"""What a worker writes on stderr: text for people or JSON for machines, and never a payload."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from holdfast.cli.output import clean
+from holdfast.events import Event, Settled
+from holdfast.models import Abandoned, Failed, Outcome, Parked, Released, Retried, Succeeded
+
+logger = logging.getLogger("holdfast.job")
+
+# Only these extras of a record are written: whatever else a caller attaches may hold job data.
+_FIELDS = ("job_id", "entrypoint", "attempt", "worker", "outcome", "seconds", "error_type")
+
+
+class LogLevel(StrEnum):
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+class LogFormat(StrEnum):
+    text = "text"
+    json = "json"
+
+
+def configure(level: LogLevel, style: LogFormat) -> None:
+    """Send everything that is logged in this process to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if style is LogFormat.json else TextFormatter())
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level.upper())
+    # It reports every change that it filters out afterwards.
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)
+    logging.captureWarnings(True)
+
+
+def _instant(record: logging.LogRecord) -> str:
+    instant = datetime.fromtimestamp(record.created, UTC)
+    return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class TextFormatter(logging.Formatter):
+    """`2030-01-31T09:00:00.000Z INFO    1234 holdfast.worker: message`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = (
+            f"{_instant(record)} {record.levelname:7} {record.process} {record.name}: "
+            f"{clean(record.getMessage())}"
+        )
+        if record.exc_info:
+            line += "\n" + clean(self.formatException(record.exc_info), keep_lines=True)
+        return line
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line, in ASCII, so that no message can forge a second line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, object] = {
+            "ts": _instant(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "pid": record.process,
+        }
+        fields |= {name: getattr(record, name) for name in _FIELDS if hasattr(record, name)}
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=str)
+
+
+class JobLog:
+    """An observer that logs how each job ended.
+
+    By the type of its exception alone: the message may quote the payload, and `holdfast show`
+    has it.
+    """
+
+    def notify(self, event: Event) -> None:
+        if not isinstance(event, Settled):
+            return
+        level, words, error_type = _described(event.outcome)
+        if not logger.isEnabledFor(level):
+            return
+        job = event.job
+        extra: dict[str, object] = {
+            "job_id": job.id,
+            "entrypoint": job.entrypoint,
+            "attempt": job.attempts,
+            "worker": event.worker,
+            "outcome": type(event.outcome).__name__.lower(),
+            "seconds": round(event.seconds, 6),
+        }
+        if error_type is not None:
+            extra["error_type"] = error_type
+            words += f" with {error_type}"
+        logger.log(level, "job %d (%s) %s", job.id, job.entrypoint, words, extra=extra)
+
+
+def _described(outcome: Outcome) -> tuple[int, str, str | None]:
+    """How loud, in which words, and because of which exception."""
+    match outcome:
+        case Succeeded():
+            return logging.DEBUG, "succeeded", None
+        case Retried(delay, _, traceback):
+            words = f"will be retried in {delay}"
+            return logging.INFO, words, traceback.exception_type if traceback else None
+        case Failed(_, traceback):
+            return logging.WARNING, "failed", traceback.exception_type if traceback else None
+        case Parked(_, traceback):
+            return logging.WARNING, "is held", traceback.exception_type if traceback else None
+        case Released(reason):
+            return logging.INFO, f"was handed back ({reason})", None
+        case Abandoned(reason):
+            return logging.INFO, f"was given up ({reason})", None

@@ -1,0 +1,170 @@
+"""What an operator does to jobs: requeue, cancel, delete, prune. All but prune are logged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from holdfast.app import Holdfast
+from holdfast.cli.command import FAILED, App, example
+from holdfast.cli.confirm import Yes, confirm
+from holdfast.cli.connect import actor, on_holdfast, options_of
+from holdfast.cli.output import clean, line, print_json
+from holdfast.cli.values import parse_duration
+from holdfast.lifecycle import Status
+from holdfast.models import JobId, Requeued
+
+_PANEL = "Act"
+_BITE = 10_000
+_NOT_FOUND = "not_found"
+_UNCHANGED = "unchanged"
+
+_Ids = Annotated[list[int], typer.Argument(metavar="IDS...", help="Ids of jobs.")]
+_Reason = Annotated[str | None, typer.Option(help="Why, for the log.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_REQUEUED = {
+    Requeued.REQUEUED: "sent back to the queue",
+    Requeued.KEY_TAKEN: "another job with its dedupe key is queued or runs",
+    Requeued.NOT_HELD: "is in the queue but not held",
+    Requeued.NOT_FOUND: "is not in the queue",
+}
+
+
+def register(app: App) -> None:
+    app.command(
+        rich_help_panel=_PANEL,
+        epilog=example("holdfast requeue 42 43 44 --reason 'smtp is back'"),
+    )(requeue)
+    app.command(rich_help_panel=_PANEL, epilog=example("holdfast cancel 42 --yes"))(cancel)
+    app.command(rich_help_panel=_PANEL, epilog=example("holdfast delete 42 43 --yes"))(delete)
+    app.command(rich_help_panel=_PANEL, epilog=example("holdfast prune --older-than 30d --yes"))(
+        prune
+    )
+
+
+def requeue(ctx: typer.Context, ids: _Ids, reason: _Reason = None, as_json: _Json = False) -> None:
+    """Send held jobs back to the queue with fresh counters; exit code 1 unless all went."""
+    wanted = _unique(ids)
+
+    async def work(holdfast: Holdfast) -> dict[JobId, Requeued]:
+        return await holdfast.queries.requeue_jobs(wanted, actor=actor(), reason=reason)
+
+    outcomes = on_holdfast(options_of(ctx), work)
+    if as_json:
+        print_json([{"id": job_id, "outcome": outcomes[job_id]} for job_id in wanted])
+    else:
+        for job_id in wanted:
+            _tell(job_id, outcomes[job_id], _REQUEUED[outcomes[job_id]], Requeued.REQUEUED)
+    if set(outcomes.values()) != {Requeued.REQUEUED}:
+        raise typer.Exit(FAILED)
+
+
+def cancel(
+    ctx: typer.Context,
+    ids: _Ids,
+    reason: _Reason = None,
+    yes: Yes = False,
+    as_json: _Json = False,
+) -> None:
+    """Take jobs out of the queue; one that runs is told to stop. Asks first."""
+    wanted, options = _unique(ids), options_of(ctx)
+    if not yes:
+        confirm(f"Cancel {_count(wanted)} in {options.describe()}?")
+
+    async def work(holdfast: Holdfast) -> list[_Removal]:
+        queries = holdfast.queries
+        moved = await queries.mark_job_as_cancelled(wanted, actor=actor(), reason=reason)
+        return await _removals(holdfast, wanted, moved)
+
+    _report(on_holdfast(options, work), Status.CANCELED, as_json=as_json)
+
+
+def delete(
+    ctx: typer.Context,
+    ids: _Ids,
+    reason: _Reason = None,
+    yes: Yes = False,
+    as_json: _Json = False,
+) -> None:
+    """Delete jobs that wait or are held, not those that run (see cancel). Asks first."""
+    wanted, options = _unique(ids), options_of(ctx)
+    if not yes:
+        confirm(f"Delete {_count(wanted)} in {options.describe()}?")
+
+    async def work(holdfast: Holdfast) -> list[_Removal]:
+        moved = await holdfast.queries.delete_jobs(wanted, actor=actor(), reason=reason)
+        return await _removals(holdfast, wanted, moved)
+
+    _report(on_holdfast(options, work), Status.DELETED, as_json=as_json)
+
+
+_Removal = tuple[JobId, bool, Status | None]
+"""An id, whether it was removed just now, and where it is or how it ended."""
+
+
+async def _removals(
+    holdfast: Holdfast, wanted: Sequence[JobId], moved: set[JobId]
+) -> list[_Removal]:
+    known = await holdfast.store.jobs.statuses(wanted)
+    return [(job_id, job_id in moved, known.get(job_id)) for job_id in wanted]
+
+
+def _report(removals: list[_Removal], goal: Status, *, as_json: bool) -> None:
+    outcomes = {
+        job_id: str(goal) if moved else _NOT_FOUND if status is None else _UNCHANGED
+        for job_id, moved, status in removals
+    }
+    if as_json:
+        print_json(
+            [
+                {"id": job_id, "outcome": outcomes[job_id], "status": status}
+                for job_id, _, status in removals
+            ]
+        )
+    else:
+        for job_id, _, status in removals:
+            found = "neither in the queue nor in the log" if status is None else f"it is {status}"
+            _tell(job_id, outcomes[job_id], found, str(goal))
+    if not all(moved for _, moved, _ in removals):
+        raise typer.Exit(FAILED)
+
+
+def prune(
+    ctx: typer.Context,
+    older_than: Annotated[str, typer.Option(help="Age of what goes: 30d, 12h.")],
+    yes: Yes = False,
+    as_json: _Json = False,
+) -> None:
+    """Delete old rows of the log; statistics stay. Asks first."""
+    age, options = parse_duration(older_than, "--older-than"), options_of(ctx)
+    if not yes:
+        confirm(f"Delete log rows older than {older_than} in {options.describe()}?")
+
+    async def work(holdfast: Holdfast) -> int:
+        total = 0
+        while gone := await holdfast.queries.prune_log(age, limit=_BITE):
+            total += gone
+        return total
+
+    rows = on_holdfast(options, work)
+    if as_json:
+        print_json({"deleted": rows})
+    else:
+        line(f"{rows} log rows deleted")
+
+
+def _unique(ids: Sequence[int]) -> list[JobId]:
+    return list(dict.fromkeys(JobId(job_id) for job_id in ids))
+
+
+def _count(ids: Sequence[JobId]) -> str:
+    return f"job {ids[0]}" if len(ids) == 1 else f"{len(ids)} jobs"
+
+
+def _tell(job_id: JobId, outcome: str, words: str, good: str) -> None:
+    style = "green" if outcome == good else "yellow"
+    line(Text.assemble(f"{job_id} ", (str(outcome), style), clean(f": {words}")))

@@ -1,0 +1,151 @@
+"""Lists for the operator: failed, log, workers."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from holdfast.app import Holdfast
+from holdfast.cli.command import App, example
+from holdfast.cli.connect import on_holdfast, options_of
+from holdfast.cli.output import (
+    coloured,
+    duration,
+    line,
+    print_json,
+    relative,
+    shorten,
+    size,
+    table,
+    when,
+)
+from holdfast.cli.records import job_record, log_record, worker_record
+from holdfast.lifecycle import Status
+from holdfast.models import Job, LogEntry, WorkerInfo
+
+_PANEL = "Look"
+_STALE = timedelta(seconds=30)
+
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_Limit = Annotated[int, typer.Option("-n", "--limit", help="How many at most.")]
+_Entrypoint = Annotated[str | None, typer.Option(help="Only of this entrypoint.")]
+
+
+def register(app: App) -> None:
+    app.command(
+        rich_help_panel=_PANEL, epilog=example("holdfast failed -n 100", "holdfast failed --json")
+    )(failed)
+    app.command(
+        rich_help_panel=_PANEL, epilog=example("holdfast log --status exception --entrypoint mail")
+    )(log)
+    app.command(rich_help_panel=_PANEL, epilog=example("holdfast workers"))(workers)
+
+
+def failed(ctx: typer.Context, limit: _Limit = 25, as_json: _Json = False) -> None:
+    """List held jobs, newest first; `requeue` sends them back."""
+
+    async def look(holdfast: Holdfast) -> tuple[list[Job], datetime]:
+        return await holdfast.queries.list_failed_jobs(limit), await holdfast.queries.now()
+
+    jobs, now = on_holdfast(options_of(ctx), look)
+    if as_json:
+        print_json([job_record(job) for job in jobs])
+    elif not jobs:
+        line("no job is held")
+    else:
+        columns = ["id", "entrypoint", "attempts", "created", "payload", "last error"]
+        table(columns, [_failed_row(job, now) for job in jobs], right=("id", "attempts", "payload"))
+
+
+def _failed_row(job: Job, now: datetime) -> list[str | Text]:
+    return [
+        str(job.id),
+        job.entrypoint,
+        str(job.attempts),
+        when(job.created, now),
+        size(len(job.payload or b"")),
+        shorten(job.last_error),
+    ]
+
+
+def log(
+    ctx: typer.Context,
+    limit: _Limit = 25,
+    status: Annotated[
+        str | None, typer.Option(help=f"Only with this status: {', '.join(Status)}.")
+    ] = None,
+    entrypoint: _Entrypoint = None,
+    as_json: _Json = False,
+) -> None:
+    """List what happened last, newest first."""
+
+    async def look(holdfast: Holdfast) -> tuple[list[LogEntry], datetime]:
+        found = await holdfast.queries.queue_log(limit=limit, status=status, entrypoint=entrypoint)
+        return found, await holdfast.queries.now()
+
+    entries, now = on_holdfast(options_of(ctx), look)
+    if as_json:
+        print_json([log_record(entry) for entry in entries])
+    elif not entries:
+        line("the log has no such row")
+    else:
+        columns = ["time", "job", "entrypoint", "status", "attempt", "ran", "by", "detail"]
+        table(columns, [_log_row(entry, now) for entry in entries], right=("job", "attempt", "ran"))
+
+
+def _log_row(entry: LogEntry, now: datetime) -> list[str | Text]:
+    ran = "" if entry.claimed_at is None else duration(entry.created - entry.claimed_at)
+    return [
+        when(entry.created, now),
+        str(entry.job_id),
+        entry.entrypoint,
+        coloured(entry.status),
+        str(entry.attempt),
+        ran,
+        entry.actor or entry.claimed_by or "",
+        detail(entry),
+    ]
+
+
+def detail(entry: LogEntry) -> str:
+    """Why: the reason given, and the exception where there was one."""
+    parts = [entry.reason or ""]
+    if entry.traceback:
+        kind = entry.traceback.get("exception_type", "")
+        parts.append(f"{kind}: {entry.traceback.get('exception_message', '')}")
+    return shorten("; ".join(part for part in parts if part))
+
+
+def workers(ctx: typer.Context, as_json: _Json = False) -> None:
+    """List the workers as they last reported themselves."""
+
+    async def look(holdfast: Holdfast) -> tuple[list[WorkerInfo], datetime]:
+        return await holdfast.queries.list_workers(), await holdfast.queries.now()
+
+    found, now = on_holdfast(options_of(ctx), look)
+    if as_json:
+        print_json([worker_record(worker) for worker in found])
+    elif not found:
+        line("no worker has reported itself")
+    else:
+        columns = ["worker", "host", "pid", "version", "state", "running", "heartbeat", "started"]
+        rows = [_worker_row(worker, now) for worker in found]
+        table([*columns, "entrypoints"], rows, right=("pid", "running"))
+
+
+def _worker_row(worker: WorkerInfo, now: datetime) -> list[str | Text]:
+    silent = now - worker.heartbeat > _STALE
+    return [
+        worker.id,
+        worker.host,
+        str(worker.pid),
+        worker.version,
+        worker.state,
+        f"{worker.running}/{worker.concurrency}",
+        Text(relative(worker.heartbeat, now), style="red" if silent else ""),
+        when(worker.started_at, now),
+        ", ".join(worker.entrypoints),
+    ]

@@ -1,0 +1,118 @@
+"""`holdfast schedules`: list them, and what an operator does with one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from holdfast.app import Holdfast
+from holdfast.cli.command import App, example
+from holdfast.cli.confirm import Yes, confirm
+from holdfast.cli.connect import Options, on_holdfast, options_of
+from holdfast.cli.output import clean, line, print_json, table, when
+from holdfast.cli.records import schedule_record
+from holdfast.models import JobId, Schedule
+
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_Name = Annotated[str, typer.Argument(help="Name of the schedule.")]
+
+
+def register(app: App) -> None:
+    group = App(help="List schedules, or act on one.")
+    group.callback(
+        invoke_without_command=True,
+        epilog=example("holdfast schedules", "holdfast schedules pause nightly"),
+    )(schedules)
+    group.command("list", epilog=example("holdfast schedules list --json"))(list_schedules)
+    group.command(epilog=example("holdfast schedules pause nightly"))(pause)
+    group.command(epilog=example("holdfast schedules resume nightly"))(resume)
+    group.command("run", epilog=example("holdfast schedules run nightly"))(run_now)
+    group.command(epilog=example("holdfast schedules remove nightly --yes"))(remove)
+    app.add_typer(group, name="schedules", rich_help_panel="Look")
+
+
+def schedules(ctx: typer.Context, as_json: _Json = False) -> None:
+    """List schedules, or act on one."""
+    if ctx.invoked_subcommand is None:
+        _list(options_of(ctx), as_json=as_json)
+
+
+def list_schedules(ctx: typer.Context, as_json: _Json = False) -> None:
+    """List the schedules and when they run next."""
+    _list(options_of(ctx), as_json=as_json)
+
+
+def _list(options: Options, *, as_json: bool) -> None:
+    async def look(holdfast: Holdfast) -> tuple[list[Schedule], datetime]:
+        return await holdfast.schedules.list(), await holdfast.queries.now()
+
+    found, now = on_holdfast(options, look)
+    if as_json:
+        print_json([schedule_record(schedule) for schedule in found])
+    elif not found:
+        line("there is no schedule")
+    else:
+        columns = ["name", "expression", "time zone", "next run", "last run", "misfire", "overlap"]
+        table(columns, [_row(schedule, now) for schedule in found])
+
+
+def _row(schedule: Schedule, now: datetime) -> list[str | Text]:
+    due = Text("paused", style="yellow") if schedule.paused else when(schedule.next_run, now)
+    return [
+        schedule.name,
+        schedule.expression,
+        schedule.timezone,
+        due,
+        when(schedule.last_run, now),
+        schedule.misfire,
+        schedule.overlap,
+    ]
+
+
+def pause(ctx: typer.Context, name: _Name) -> None:
+    """Skip the ticks of a schedule until it is resumed."""
+
+    async def work(holdfast: Holdfast) -> None:
+        await holdfast.schedules.pause(name)
+
+    on_holdfast(options_of(ctx), work)
+    line(clean(f"schedule {name} is paused"))
+
+
+def resume(ctx: typer.Context, name: _Name) -> None:
+    """Go on with the next tick from now."""
+
+    async def work(holdfast: Holdfast) -> None:
+        await holdfast.schedules.resume(name)
+
+    on_holdfast(options_of(ctx), work)
+    line(clean(f"schedule {name} runs again"))
+
+
+def run_now(ctx: typer.Context, name: _Name, as_json: _Json = False) -> None:
+    """Enqueue a job of the schedule at once, besides its ticks."""
+
+    async def work(holdfast: Holdfast) -> JobId:
+        return await holdfast.schedules.run_now(name)
+
+    job_id = on_holdfast(options_of(ctx), work)
+    if as_json:
+        print_json({"ids": [job_id]})
+    else:
+        line(clean(f"job {job_id} enqueued: schedule {name}"))
+
+
+def remove(ctx: typer.Context, name: _Name, yes: Yes = False) -> None:
+    """Forget a schedule; a worker that declares it writes it again when it starts. Asks first."""
+    options = options_of(ctx)
+    if not yes:
+        confirm(f"Remove schedule {name} in {options.describe()}?")
+
+    async def work(holdfast: Holdfast) -> None:
+        await holdfast.schedules.remove(name)
+
+    on_holdfast(options, work)
+    line(clean(f"schedule {name} is removed"))

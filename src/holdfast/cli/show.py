@@ -1,0 +1,173 @@
+"""`holdfast show ID`: a job and its whole history as a timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from holdfast.app import Holdfast
+from holdfast.cli.command import App, example
+from holdfast.cli.connect import on_holdfast, options_of
+from holdfast.cli.output import (
+    STYLES,
+    absolute,
+    clean,
+    coloured,
+    compact_json,
+    duration,
+    line,
+    print_json,
+    relative,
+    shorten,
+    size,
+    when,
+)
+from holdfast.cli.read import detail
+from holdfast.cli.records import job_record, log_record
+from holdfast.lifecycle import Status, Verb
+from holdfast.models import Job, JobId, LogEntry
+
+_LONGEST_PAYLOAD = 2000
+
+
+def register(app: App) -> None:
+    app.command(
+        rich_help_panel="Look", epilog=example("holdfast show 42", "holdfast show 42 --json")
+    )(show)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    job: Job | None
+    """None when the job has left the queue; then only the log knows it."""
+    history: list[LogEntry]
+    status: Status
+    now: datetime
+
+
+def show(
+    ctx: typer.Context,
+    job_id: Annotated[int, typer.Argument(metavar="ID", help="Id of the job.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show a job, where it is, and all that happened to it."""
+
+    async def look(holdfast: Holdfast) -> _Found:
+        queries, key = holdfast.queries, JobId(job_id)
+        [(_, status)] = await queries.job_status([key])
+        jobs = await queries.get_jobs([key])
+        history = await queries.job_history(key)
+        return _Found(jobs[0] if jobs else None, history, status, await queries.now())
+
+    found = on_holdfast(options_of(ctx), look)
+    if as_json:
+        print_json(
+            {
+                "id": job_id,
+                "status": found.status,
+                "job": None if found.job is None else job_record(found.job),
+                "history": [log_record(entry) for entry in found.history],
+            }
+        )
+    else:
+        _print(job_id, found)
+
+
+def _print(job_id: int, found: _Found) -> None:
+    entrypoint = found.job.entrypoint if found.job else found.history[-1].entrypoint
+    line(Text.assemble(f"job {job_id}  {clean(entrypoint)}  ", coloured(found.status)))
+    if found.job is not None:
+        for name, value in _facts(found.job, found.now):
+            line(Text.assemble((f"  {name:14}", "dim"), value))
+    line()
+    _print_timeline(found)
+    _print_traceback(found.history)
+
+
+def _facts(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
+    yield "priority", str(job.priority)
+    cap = "" if job.max_attempts is None else f" of {job.max_attempts}"
+    yield "attempts", f"{job.attempts}{cap}, recovered {job.recoveries} times"
+    yield "due", when(job.execute_after, now)
+    if job.dedupe_key is not None:
+        yield "dedupe key", shorten(job.dedupe_key)
+    if job.headers:
+        yield "headers", compact_json(job.headers)
+    if job.claimed_by is not None:
+        yield "claimed by", shorten(job.claimed_by)
+        yield "heartbeat", when(job.heartbeat, now)
+    if job.last_error is not None:
+        yield "last error", f"{shorten(job.last_error)}, {when(job.last_error_at, now)}"
+    yield "payload", _payload(job.payload)
+
+
+def _payload(payload: bytes | None) -> str:
+    if payload is None:
+        return "none"
+    try:
+        text = payload.decode("utf-8")
+    except UnicodeDecodeError:
+        text = f"{payload[: _LONGEST_PAYLOAD // 4].hex(' ')} (hex)"
+    return f"{size(len(payload))}: {shorten(text, _LONGEST_PAYLOAD)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    at: datetime
+    word: str
+    style: str
+    words: str
+
+
+def _events(found: _Found) -> Iterator[_Event]:
+    """A log row is the end of a lease, so it tells of two moments: the claim and the outcome."""
+    if found.job is not None:
+        yield _Event(found.job.created, f"{Verb.ENQUEUE}", "", "")
+    for entry in found.history:
+        if entry.claimed_at is not None:
+            yield _claim(entry.claimed_at, entry.claimed_by)
+        yield _outcome(entry)
+    if found.job is not None and found.job.claimed_at is not None:
+        yield _claim(found.job.claimed_at, found.job.claimed_by)
+
+
+def _claim(at: datetime, worker: str | None) -> _Event:
+    return _Event(at, str(Status.PICKED), STYLES[Status.PICKED], f"by {worker or 'unknown'}")
+
+
+def _outcome(entry: LogEntry) -> _Event:
+    ran = "" if entry.claimed_at is None else f"after {duration(entry.created - entry.claimed_at)}"
+    parts = [
+        ran,
+        f"attempt {entry.attempt}",
+        f"recovered {entry.recoveries} times" if entry.recoveries else "",
+        f"by {entry.actor}" if entry.actor else "",
+        detail(entry),
+    ]
+    words = ", ".join(part for part in parts if part)
+    return _Event(entry.created, str(entry.status), STYLES[entry.status], words)
+
+
+def _print_timeline(found: _Found) -> None:
+    for event in _events(found):
+        line(
+            Text.assemble(
+                absolute(event.at),
+                (f"  {relative(event.at, found.now):>12}  ", "dim"),
+                (f"{event.word:11}", event.style),
+                shorten(event.words),
+            )
+        )
+
+
+def _print_traceback(history: list[LogEntry]) -> None:
+    records = [entry.traceback for entry in history if entry.traceback]
+    if records and (text := records[-1].get("traceback")):
+        line()
+        line("Last traceback:")
+        line(clean(str(text).rstrip(), keep_lines=True), style="dim")

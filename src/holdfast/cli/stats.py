@@ -1,0 +1,93 @@
+"""`holdfast stats`: the queue now, and what was done lately."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from holdfast.app import Holdfast
+from holdfast.cli.command import App, example
+from holdfast.cli.connect import on_holdfast, options_of
+from holdfast.cli.output import coloured, duration, line, print_json, table
+from holdfast.cli.records import size_record, statistic_record
+from holdfast.cli.values import parse_duration
+from holdfast.lifecycle import LIVE, Status
+from holdfast.models import QueueSize, Statistic
+
+# More than any number of minutes, entrypoints and priorities that a queue has had.
+_EVERY_BUCKET = 2**31 - 1
+
+
+def register(app: App) -> None:
+    app.command(rich_help_panel="Look", epilog=example("holdfast stats --last 24h"))(stats)
+
+
+def stats(
+    ctx: typer.Context,
+    last: Annotated[str, typer.Option(help="How far to look back: 15m, 1h, 7d.")] = "1h",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Count the queue now, and what was done in the last hour."""
+    span = parse_duration(last, "--last")
+
+    async def look(holdfast: Holdfast) -> tuple[list[QueueSize], list[Statistic]]:
+        found = await holdfast.queries.log_statistics(last=span, limit=_EVERY_BUCKET)
+        return await holdfast.queries.queue_size(), found
+
+    sizes, statistics = on_holdfast(options_of(ctx), look)
+    if as_json:
+        print_json(_stats_record(span, sizes, statistics))
+        return
+    _print_sizes(sizes)
+    line()
+    _print_statistics(span, statistics)
+
+
+def _stats_record(
+    span: timedelta, sizes: list[QueueSize], statistics: list[Statistic]
+) -> dict[str, Any]:
+    return {
+        "last_seconds": span.total_seconds(),
+        "queue": [size_record(entry) for entry in sizes],
+        "statistics": [statistic_record(statistic) for statistic in statistics],
+    }
+
+
+def _print_sizes(sizes: list[QueueSize]) -> None:
+    if not sizes:
+        line("the queue is empty")
+        return
+    counts: dict[str, dict[Status, int]] = defaultdict(lambda: defaultdict(int))
+    for entry in sizes:
+        counts[entry.entrypoint][entry.status] += entry.count
+    words = [str(status) for status in LIVE]
+    rows = [[name, *(str(counts[name][status]) for status in LIVE)] for name in sorted(counts)]
+    table(["entrypoint", *words], rows, right=words)
+
+
+def _print_statistics(span: timedelta, statistics: list[Statistic]) -> None:
+    if not statistics:
+        line(f"nothing was logged in the last {duration(span)}")
+        return
+    counts: dict[tuple[str, Status], int] = defaultdict(int)
+    busy: dict[tuple[str, Status], timedelta] = defaultdict(timedelta)
+    for entry in statistics:
+        counts[entry.entrypoint, entry.status] += entry.count
+        busy[entry.entrypoint, entry.status] += entry.busy
+    minutes = span.total_seconds() / 60
+    rows: list[list[str | Text]] = [
+        [
+            name,
+            coloured(status),
+            str(count),
+            f"{count / minutes:.1f}" if minutes else "",
+            duration(busy[name, status] / count),
+        ]
+        for (name, status), count in sorted(counts.items())
+    ]
+    columns = [f"last {duration(span)}", "status", "count", "a minute", "mean time"]
+    table(columns, rows, right=("count", "a minute", "mean time"))

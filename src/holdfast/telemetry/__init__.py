@@ -1,0 +1,1 @@
+"""Subscribers to a worker's events: what is counted, traced and logged about jobs."""

@@ -1,0 +1,179 @@
+"""Counts what a worker does, as samples that can be summed over workers and read by Prometheus."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, assert_never
+
+from holdfast.events import Claimed, Event, Lost, Recovered, Retired, Settled
+from holdfast.models import Abandoned, Failed, Parked, Released, Retried, Succeeded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from holdfast.models import Outcome
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+BUCKETS = (0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0, 3600.0)
+"""Upper bounds of the duration histogram, in seconds: jobs last milliseconds or an hour."""
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Sample(NamedTuple):
+    """One value of one series."""
+
+    name: str
+    labels: Labels
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric: all series of one name."""
+
+    name: str
+    kind: str
+    help: str
+
+    @property
+    def cumulative(self) -> bool:
+        """What was counted stays counted when its worker is gone."""
+        return self.kind != "gauge"
+
+
+_BY_OUTCOME: dict[type[Outcome], str] = {
+    Succeeded: "holdfast_jobs_succeeded_total",
+    Retried: "holdfast_jobs_retried_total",
+    Failed: "holdfast_jobs_failed_total",
+    Parked: "holdfast_jobs_held_total",
+    Released: "holdfast_jobs_released_total",
+}
+_CLAIMED, _LOST = "holdfast_jobs_claimed_total", "holdfast_jobs_lost_total"
+_RECOVERED, _RETIRED = "holdfast_jobs_recovered_total", "holdfast_jobs_retired_total"
+_DURATION = "holdfast_job_duration_seconds"
+
+FAMILIES = (
+    Family("holdfast_workers", "gauge", "Worker processes that answer."),
+    Family("holdfast_running", "gauge", "Handlers that run now."),
+    Family(_CLAIMED, "counter", "Jobs leased to a worker."),
+    Family("holdfast_jobs_succeeded_total", "counter", "Jobs whose handler returned."),
+    Family("holdfast_jobs_retried_total", "counter", "Runs that asked for another one."),
+    Family("holdfast_jobs_failed_total", "counter", "Jobs that ended with an exception."),
+    Family("holdfast_jobs_held_total", "counter", "Jobs held after a failure."),
+    Family("holdfast_jobs_released_total", "counter", "Jobs handed back, as on shutdown."),
+    Family(_LOST, "counter", "Outcomes that changed nothing: the lease was lost."),
+    Family(_RECOVERED, "counter", "Jobs taken back from dead workers."),
+    Family(_RETIRED, "counter", "Jobs held because no attempt or recovery was left."),
+    Family(_DURATION, "histogram", "How long handlers ran, whatever the outcome."),
+)
+_PER_ENTRYPOINT = (_CLAIMED, *_BY_OUTCOME.values(), _LOST)
+
+
+class Metrics:
+    """An observer that counts. Labels are entrypoints and reasons of ours, so they are bounded.
+
+    It is told of events in the worker's event loop and may be read from another thread.
+    """
+
+    def __init__(self, entrypoints: Iterable[str], running: Callable[[], int]) -> None:
+        self._running = running
+        # A series that begins at zero shows its first increase as one.
+        self._counts: Counter[tuple[str, Labels]] = Counter(
+            {(name, _of(each)): 0 for each in entrypoints for name in _PER_ENTRYPOINT}
+        )
+        self._counts[_RECOVERED, ()] = 0
+        self._durations: dict[str, tuple[list[int], list[float]]] = {}
+
+    def notify(self, event: Event) -> None:
+        match event:
+            case Claimed(_, jobs):
+                for name, count in Counter(job.entrypoint for job in jobs).items():
+                    self._counts[_CLAIMED, _of(name)] += count
+            case Settled(_, job, outcome, seconds):
+                self._settled(job.entrypoint, outcome, seconds)
+            case Lost(_, job):
+                self._counts[_LOST, _of(job.entrypoint)] += 1
+            case Recovered(_, ids):
+                self._counts[_RECOVERED, ()] += len(ids)
+            case Retired(_, ids, reason):
+                self._counts[_RETIRED, (("reason", reason),)] += len(ids)
+            case _:
+                assert_never(event)
+
+    def _settled(self, entrypoint: str, outcome: Outcome, seconds: float) -> None:
+        if isinstance(outcome, Abandoned):
+            return
+        self._counts[_BY_OUTCOME[type(outcome)], _of(entrypoint)] += 1
+        buckets, total = self._durations.setdefault(entrypoint, ([0] * (len(BUCKETS) + 1), [0.0]))
+        buckets[bisect_left(BUCKETS, seconds)] += 1
+        total[0] += seconds
+
+    def samples(self) -> list[Sample]:
+        samples = [
+            Sample("holdfast_workers", (), 1),
+            Sample("holdfast_running", (), self._running()),
+        ]
+        samples += [Sample(*series, count) for series, count in dict(self._counts).items()]
+        for entrypoint, (buckets, total) in dict(self._durations).items():
+            samples += _histogram(entrypoint, list(buckets), total[0])
+        return samples
+
+
+def _of(entrypoint: str) -> Labels:
+    return (("entrypoint", entrypoint),)
+
+
+def _histogram(entrypoint: str, buckets: Sequence[int], total: float) -> Iterator[Sample]:
+    seen = 0
+    for bound, count in zip([*map(repr, BUCKETS), "+Inf"], buckets, strict=True):
+        seen += count
+        yield Sample(f"{_DURATION}_bucket", (*_of(entrypoint), ("le", bound)), seen)
+    yield Sample(f"{_DURATION}_sum", _of(entrypoint), total)
+    yield Sample(f"{_DURATION}_count", _of(entrypoint), seen)
+
+
+def merge(parts: Iterable[Iterable[Sample]]) -> list[Sample]:
+    """The sum over several workers."""
+    sums: dict[tuple[str, Labels], float] = {}
+    for name, labels, value in (sample for part in parts for sample in part):
+        sums[name, labels] = sums.get((name, labels), 0) + value
+    return [Sample(name, labels, value) for (name, labels), value in sums.items()]
+
+
+def cumulative(samples: Iterable[Sample]) -> list[Sample]:
+    """What remains true of a worker that has ended."""
+    gauges = {family.name for family in FAMILIES if not family.cumulative}
+    return [sample for sample in samples if sample.name not in gauges]
+
+
+def render(samples: Iterable[Sample]) -> str:
+    """The text format, version 0.0.4."""
+    by_family: dict[str, list[Sample]] = {}
+    for sample in samples:
+        by_family.setdefault(_family_of(sample.name), []).append(sample)
+    lines: list[str] = []
+    for family in FAMILIES:
+        lines.append(f"# HELP {family.name} {family.help}")
+        lines.append(f"# TYPE {family.name} {family.kind}")
+        lines += map(_line, by_family.get(family.name, ()))
+    return "\n".join(lines) + "\n"
+
+
+def _family_of(name: str) -> str:
+    if name.startswith(_DURATION):
+        return _DURATION
+    return name
+
+
+def _line(sample: Sample) -> str:
+    labels = ",".join(f'{name}="{_escape(value)}"' for name, value in sample.labels)
+    value = int(sample.value) if sample.value == int(sample.value) else sample.value
+    return f"{sample.name}{{{labels}}} {value}" if labels else f"{sample.name} {value}"
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,107 @@
+"""The stores under test: one in memory, and the same tables through every driver and server."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import asyncpg
+import psycopg
+
+from holdfast.settings import Names
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.postgres.binding import Binding
+from holdfast.stores.postgres.drivers import connect
+from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver, AsyncpgPoolDriver
+from holdfast.stores.postgres.drivers.psycopg import PsycopgDriver
+from holdfast.stores.postgres.store import PostgresStore
+from tests import servers
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from holdfast.clock import Clock
+    from holdfast.ports import Store
+    from holdfast.stores.postgres.drivers.base import Driver
+    from tests.servers import Database, SharedServers
+
+MEMORY = "memory"
+KINDS = ("asyncpg", "asyncpg_pool", "psycopg", "asyncpg_dsn", "psycopg_dsn")
+SERVERS = sorted(servers.available())
+DATABASES = [f"{kind}-{server}" for server in SERVERS for kind in KINDS]
+EVERYWHERE = [MEMORY, *DATABASES]
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """One installed set of tables, reached through one driver."""
+
+    driver: Driver
+    names: Names
+    dsn: str
+
+    def store(self, clock: Clock) -> PostgresStore:
+        """As a worker that has just started sees it: it remembers no claim."""
+        return PostgresStore(self.driver, self.names, clock=clock)
+
+    async def empty(self) -> None:
+        relations = Binding(self.names).relations
+        emptied = ("table", "log", "leases", "statistics", "schedules", "workers")
+        tables = ", ".join(relations[name] for name in emptied)
+        await self.driver.script(f"truncate {tables} restart identity")
+
+
+class Backends:
+    """Opens each backend once and keeps it for all tests of this process."""
+
+    def __init__(self, shared: SharedServers, stack: AsyncExitStack) -> None:
+        self._shared = shared
+        self._stack = stack
+        self._open: dict[str, Tables] = {}
+
+    async def emptied(self, name: str) -> Tables:
+        """The tables of a backend without a single row in them."""
+        if name not in self._open:
+            self._open[name] = await self._install(name)
+        else:
+            await self._open[name].empty()
+        return self._open[name]
+
+    async def workers(self, name: str, clock: Clock) -> Callable[[], Store]:
+        """A way to make stores on one empty backend, which share nothing but its rows."""
+        if name == MEMORY:
+            store = MemoryStore(clock)
+            return lambda: store
+        tables = await self.emptied(name)
+        return lambda: tables.store(clock)
+
+    async def _install(self, name: str) -> Tables:
+        kind, _, server = name.partition("-")
+        database = self._stack.enter_context(self._shared.schema(server))
+        driver = await self._stack.enter_async_context(_opened(kind, database))
+        tables = Tables(driver, Names(schema=database.schema), database.server_dsn)
+        await PostgresStore(driver, tables.names).install()
+        return tables
+
+
+@asynccontextmanager
+async def _opened(kind: str, database: Database) -> AsyncIterator[Driver]:
+    dsn = database.server_dsn
+    match kind:
+        case "asyncpg":
+            connection = await asyncpg.connect(dsn)
+            yield AsyncpgDriver(connection)
+            await connection.close()
+        case "asyncpg_pool":
+            async with asyncpg.create_pool(dsn, min_size=1, max_size=4) as pool:
+                yield AsyncpgPoolDriver(pool)
+        case "psycopg":
+            async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+                yield PsycopgDriver(connection)
+        case "asyncpg_dsn" | "psycopg_dsn":
+            driver = connect(dsn, driver="asyncpg" if kind == "asyncpg_dsn" else "psycopg")
+            yield driver
+            await driver.close()
+        case _:
+            raise AssertionError(f"no backend {kind!r}")

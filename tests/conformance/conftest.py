@@ -1,0 +1,45 @@
+"""Every test here runs on every store alike; what it may use is `rig`."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from holdfast.clock import ManualClock
+from tests.conformance.backends import EVERYWHERE, Backends
+from tests.conformance.rig import Rig
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.servers import SharedServers
+
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # One event loop for all of them, because a connection that is opened once belongs to one.
+    for item in items:
+        if _HERE in item.path.parents and pytest_asyncio.is_async_test(item):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def backends(pg_servers: SharedServers) -> AsyncIterator[Backends]:
+    async with AsyncExitStack() as stack:
+        yield Backends(pg_servers, stack)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest_asyncio.fixture(loop_scope="session", params=EVERYWHERE)
+async def rig(request: pytest.FixtureRequest, backends: Backends, clock: ManualClock) -> Rig:
+    """An empty store of each kind in turn, under a clock that the test moves."""
+    return Rig(request.param, clock, await backends.workers(request.param, clock))

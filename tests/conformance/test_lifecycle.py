@@ -1,0 +1,88 @@
+"""The table of the lifecycle, walked: every verb from every state, with every kind of token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from holdfast.lifecycle import (
+    LIFECYCLE,
+    RETIRE_LAST_RETRY,
+    RETIRE_STALE,
+    RETIRE_UNCLAIMABLE,
+    Guard,
+    Status,
+    Transition,
+    Verb,
+)
+from holdfast.models import Change, Held, Requeued, Want
+from tests.conformance.rig import LEASE, SECOND
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from holdfast.models import Job
+    from tests.conformance.rig import Rig
+
+LATER = [row for row in LIFECYCLE if row.sources]
+BY_THE_HOLDER = [row for row in LATER if Guard.OWNED in row.guards]
+
+
+async def attempt(rig: Rig, row: Transition, job: Job, token: UUID | None) -> bool:
+    """Ask for a transition whose guards are met, but for the state and the token."""
+    if row.verb is Verb.RENEW:
+        held = Held(job.id, token)  # type: ignore[arg-type]
+        return await rig.store.leases.renew([held]) == {held}
+    if Guard.OWNED in row.guards:
+        cap = job.attempts + 1 if row is RETIRE_LAST_RETRY else None
+        asked = Change(job.id, token, error="no", max_attempts=cap)  # type: ignore[arg-type]
+        return bool(await rig.store.leases.change(row, [asked]))
+    if row.verb is Verb.CLAIM:
+        return [found.status for found in await rig.claim()] == [row.target]
+    if row is RETIRE_UNCLAIMABLE:
+        spent = Want(job.entrypoint, LEASE, max_attempts=job.attempts)
+        return [found.status for found in await rig.claim(spent)] == [row.target]
+    if row.verb is Verb.RECOVER or row is RETIRE_STALE:
+        rig.clock.advance(LEASE)
+        cap = job.recoveries + (1 if row is RETIRE_STALE else 2)
+        recovery = await rig.recover(Want(job.entrypoint, LEASE, max_recoveries=cap))
+        return bool(recovery.retired if row is RETIRE_STALE else recovery.recovered)
+    if row.verb is Verb.REQUEUE:
+        outcomes = await rig.store.jobs.requeue([job.id], actor=None, reason=None)
+        return outcomes == {job.id: Requeued.REQUEUED}
+    return bool(await rig.store.jobs.remove(row, [job.id], actor=None, reason=None))
+
+
+@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("row", LATER, ids=lambda row: row.name)
+async def test_a_verb_moves_a_job_from_its_sources_and_from_no_other_state(
+    rig: Rig, row: Transition, status: Status
+) -> None:
+    leased = await rig.job_in(status)
+    rig.clock.advance(SECOND)
+    before = await rig.rows()
+    moved = await attempt(rig, row, leased.job, leased.job.claim_token)
+    assert moved is (status in row.sources)
+    if not moved:
+        assert await rig.rows() == before
+        return
+    assert await rig.status(leased.job.id) is row.target
+    written = (await rig.store.jobs.history(leased.job.id))[-1]
+    assert (written not in before.log) is row.logged
+    if row.logged:
+        assert (written.status, written.reason) == (row.target, row.reason)
+
+
+@pytest.mark.parametrize("kind", ["wrong", "stale", "absent"])
+@pytest.mark.parametrize("row", BY_THE_HOLDER, ids=lambda row: row.name)
+async def test_a_write_under_another_token_changes_nothing(
+    rig: Rig, row: Transition, kind: str
+) -> None:
+    leased = await rig.job_in(Status.PICKED)
+    rig.clock.advance(SECOND)
+    before = await rig.rows()
+    token = {"wrong": uuid4(), "stale": leased.stale, "absent": None}[kind]
+    assert not await attempt(rig, row, leased.job, token)
+    assert await rig.rows() == before

@@ -1,0 +1,74 @@
+"""Queues for the worker's tests: in memory, and on a real server."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from holdfast import Holdfast, InMemoryDriver
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from tests.servers import Database
+
+    NewWorker = Callable[[], Holdfast]
+
+
+@pytest.fixture(params=["memory", "postgres"])
+async def new_worker(request: pytest.FixtureRequest) -> AsyncIterator[NewWorker]:
+    """Makes workers on one empty queue, in memory and on PostgreSQL in turn."""
+    if request.param == "memory":
+        driver = InMemoryDriver()
+        yield lambda: Holdfast(driver)
+        return
+    async with connecting(request.getfixturevalue("pg18")) as connect:
+        yield connect
+
+
+@pytest.fixture
+async def new_pg_worker(pg18: Database) -> AsyncIterator[NewWorker]:
+    """The same where only a server will do."""
+    async with connecting(pg18) as connect:
+        yield connect
+
+
+class connecting:
+    """Installs the tables, makes workers of them, and closes these in the end."""
+
+    def __init__(self, database: Database) -> None:
+        self._dsn = database.dsn
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> NewWorker:
+        await self._make().install()
+        return self._make
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self._stack.aclose()
+
+    def _make(self) -> Holdfast:
+        made = Holdfast.connect(self._dsn)
+        self._stack.push_async_callback(made.store.close)
+        return made
+
+
+@pytest.fixture
+def hf(new_worker: NewWorker) -> Holdfast:
+    return new_worker()
+
+
+@pytest.fixture
+def pg_hf(new_pg_worker: NewWorker) -> Holdfast:
+    return new_pg_worker()
+
+
+@pytest.fixture
+async def witness(pg18: Database) -> AsyncIterator[Any]:
+    """Another session of the same schema, to look on and to meddle."""
+    connection = await asyncpg.connect(pg18.dsn)
+    yield connection
+    await connection.close()
