@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from holdfast import embedded
 from holdfast.clock import SystemClock
 from holdfast.errors import InvalidInput, SchemaError, SchemaMissing
-from holdfast.events import Observer, Observers
+from holdfast.events import Observer, Observers, Telemetry
 from holdfast.executors import ExecutorFactory, build
 from holdfast.executors.table import table_executor
 from holdfast.queries import Queries, SyncQueries
@@ -76,6 +76,7 @@ class Holdfast:
         self._owned = False
         self._registry = Registry()
         self._tables: dict[str, TableQueue] = {}
+        self._telemetry: Telemetry | None = None
         self.observers = Observers()
         self.resources = dict(resources or {})
         self.shutdown = asyncio.Event()
@@ -90,7 +91,8 @@ class Holdfast:
         else:
             store = PostgresStore(driver, self._names, clock=self._clock, notify=self._notify)
         self.store = store
-        self.queries = Queries(store, max_payload=self._max_payload)
+        carry = self._telemetry.carry if self._telemetry else None
+        self.queries = Queries(store, max_payload=self._max_payload, carry=carry)
         self.queue_manager = QueueManager(
             store,
             self._registry,
@@ -272,6 +274,12 @@ class Holdfast:
         """Tell an observer about claims and outcomes."""
         self.observers.subscribe(observer)
 
+    def instrument(self, telemetry: Telemetry) -> None:
+        """Count and trace: claims and outcomes, and every job in the trace of its enqueue."""
+        self._telemetry = telemetry
+        self.observers.subscribe(telemetry)
+        self.queries.carry = telemetry.carry
+
     async def install(self) -> list[str]:
         """Create the tables, or apply what is missing; the migrations applied."""
         return await self.store.install()
@@ -322,9 +330,16 @@ class Holdfast:
             chosen = QueueExecutionMode(mode)
         except ValueError:
             raise InvalidInput(f'mode must be "continuous" or "drain", got {mode!r}') from None
-        self.queue_manager.use(self._work_store())
+        self.queue_manager.use(self._work_store(), self._traced_registry())
         async with self._signals() if signals else nullcontext(), self._schedule(chosen):
             await self.queue_manager.run(settings, chosen)
+
+    def _traced_registry(self) -> Registry:
+        telemetry = self._telemetry
+        if telemetry is None:
+            return self._registry
+        worker = self.queue_manager.id
+        return self._registry.wrapped(lambda executor: telemetry.traced(executor, worker))
 
     def _work_store(self) -> Store:
         """What a worker serves: our own table, the users', or both."""

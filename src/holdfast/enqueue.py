@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from typing import Any
 
@@ -17,6 +18,8 @@ _LONGEST_KEY = 2000
 _LONGEST_NAME = 200
 _FARTHEST = timedelta(days=365 * 1000)
 _MOST_HEADERS = 64 * 1024
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_UNSTORABLE_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000|[\ud800-\udfff]")
 
 
 def new_jobs(**columns: Any) -> list[NewJob]:
@@ -33,24 +36,41 @@ def new_jobs(**columns: Any) -> list[NewJob]:
     return [NewJob(**dict(zip(columns, row, strict=True))) for row in zip(*spread, strict=False)]
 
 
-def validate(jobs: Sequence[NewJob], max_payload: int) -> None:
-    """Raise InvalidInput naming the first job that can never be stored."""
-    for place, job in enumerate(jobs):
+def check_jobs(jobs: Iterable[NewJob], max_payload: int) -> list[NewJob]:
+    """The jobs, or InvalidInput naming the first that can never be stored."""
+    if isinstance(jobs, NewJob) or not isinstance(jobs, Iterable):
+        raise InvalidInput(f"jobs must be a list of NewJob, got {jobs!r}; write [NewJob(…)]")
+    found = list(jobs)
+    for place, job in enumerate(found):
         fault = _fault(job, max_payload)
         if fault:
-            where = f"job {place} of {len(jobs)}: " if len(jobs) > 1 else ""
+            where = f"job {place} of {len(found)}: " if len(found) > 1 else ""
             raise InvalidInput(where + fault)
+    return found
 
 
 def check_ids(ids: Iterable[JobId]) -> list[JobId]:
     """Ids as the database can hold them."""
-    if isinstance(ids, int | str | bytes):
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
         raise InvalidInput(f"ids must be a list of job ids, got {ids!r}; write [{ids!r}]")
     found = list(ids)
     for job_id in found:
         if not isinstance(job_id, int) or isinstance(job_id, bool) or not 0 < job_id < _BIGINT:
             raise InvalidInput(f"a job id is a whole number of at least 1, got {job_id!r}")
     return found
+
+
+def check_text(name: str, text: str | None) -> str | None:
+    """A text that the database can hold, or none."""
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise InvalidInput(f"{name} must be a text or None, got {text!r}")
+    if _UNSTORABLE.search(text):
+        raise InvalidInput(
+            f"{name} {text!r} holds a NUL or a lone surrogate, which PostgreSQL cannot store"
+        )
+    return text
 
 
 def _fault(job: NewJob, max_payload: int) -> str | None:
@@ -61,7 +81,7 @@ def _fault(job: NewJob, max_payload: int) -> str | None:
         or _payload_fault(job.payload, max_payload)
         or _integer_fault("priority", job.priority, -_SMALLINT)
         or _time_fault(job.execute_after)
-        or (job.dedupe_key is not None and _text_fault("dedupe_key", job.dedupe_key, _LONGEST_KEY))
+        or (job.dedupe_key is not None and _key_fault(job.dedupe_key))
         or _headers_fault(job.headers)
         or (job.max_attempts is not None and _integer_fault("max_attempts", job.max_attempts, 1))
         or (
@@ -77,9 +97,17 @@ def _text_fault(name: str, value: object, longest: int) -> str | None:
         return f"{name} must be a text that is not blank, got {value!r}"
     if len(value) > longest:
         return f"{name} has {len(value)} characters, more than the {longest} allowed"
-    if "\x00" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
+    if _UNSTORABLE.search(value):
         return f"{name} {value!r} holds a NUL or a lone surrogate, which PostgreSQL cannot store"
     return None
+
+
+def _key_fault(key: object) -> str | None:
+    fault = _text_fault("dedupe_key", key, _LONGEST_KEY)
+    # An index entry is measured in bytes.
+    if fault is None and (size := len(str(key).encode())) > _LONGEST_KEY:
+        fault = f"dedupe_key has {size} bytes in UTF-8, more than the {_LONGEST_KEY} allowed"
+    return fault
 
 
 def _payload_fault(payload: object, max_payload: int) -> str | None:
@@ -117,8 +145,16 @@ def _time_fault(value: object) -> str | None:
                 f"execute_after {value.isoformat()} has no time zone; "
                 f"use datetime.now(UTC) or .replace(tzinfo=…)"
             )
-        return None
+        return _range_fault(value)
     return f"execute_after must be a timedelta or an aware datetime, got {value!r}"
+
+
+def _range_fault(value: datetime) -> str | None:
+    try:
+        value.astimezone(UTC)
+    except OverflowError:
+        return f"execute_after {value.isoformat()} lies outside the years 1 to 9999 in UTC"
+    return None
 
 
 def _headers_fault(headers: object) -> str | None:
@@ -127,10 +163,10 @@ def _headers_fault(headers: object) -> str | None:
     if not isinstance(headers, Mapping) or not all(isinstance(name, str) for name in headers):
         return f"headers must be a mapping with text keys, got {headers!r}"
     try:
-        text = json.dumps(dict(headers), allow_nan=False)
+        text = json.dumps(dict(headers), allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
         return f"headers must be JSON: {error}"
-    if "\\u0000" in text or "\\ud8" in text.lower():
+    if _UNSTORABLE_JSON.search(text):
         return "headers hold a NUL or a lone surrogate, which PostgreSQL cannot store"
     if len(text) > _MOST_HEADERS:
         return f"headers have {len(text)} characters, more than the {_MOST_HEADERS} allowed"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from holdfast.models import Job, JobId, Outcome
+    from holdfast.models import Context, Job, JobId, Outcome
 
 logger = logging.getLogger("holdfast")
 
@@ -58,6 +58,22 @@ Event = Claimed | Settled | Lost | Recovered | Retired
 
 class Observer(Protocol):
     def notify(self, event: Event) -> None: ...
+
+
+class Telemetry(Observer, Protocol):
+    """An observer that also puts jobs into traces."""
+
+    def carry(self) -> Mapping[str, str]:
+        """Headers for a job that is enqueued now."""
+        ...
+
+    def traced(self, executor: Runs, worker: str) -> Runs: ...
+
+
+class Runs(Protocol):
+    """`ports.Executor` as this room sees it; rooms of one layer do not import each other."""
+
+    async def execute(self, job: Job, context: Context) -> None: ...
 
 
 class Observers:

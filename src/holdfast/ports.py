@@ -38,8 +38,8 @@ class Leases(Protocol):
         """Lease up to `limit` due jobs of these entrypoints to `worker`, each with a new token.
 
         Jobs come back picked; one that had no attempts left comes back failed: it was retired on
-        the way and must not be run. `sweep` says that new work may lie anywhere (a wake-up, a
-        poll); without it a store may look only where it expects work.
+        the way and must not be run. `sweep` asks for a look everywhere, whatever it costs; without
+        it a store may look only where it expects work, and `next_due` says when it will do more.
         """
         ...
 

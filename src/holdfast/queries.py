@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-from holdfast.enqueue import check_ids, new_jobs, validate
+from holdfast.enqueue import check_ids, check_jobs, check_text, new_jobs
 from holdfast.errors import InvalidInput, JobNotFound
 from holdfast.lifecycle import TRANSITIONS, Status, Verb
 from holdfast.settings import MAX_PAYLOAD
@@ -31,17 +32,28 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_LONGEST = timedelta(days=365 * 1000)
+"""Reaching back farther would leave the calendar."""
+
 
 class Queries:
     """Enqueue, look, requeue, cancel, delete; `on(connection)` does it in your transaction."""
 
-    def __init__(self, store: Store, *, max_payload: int = MAX_PAYLOAD) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        max_payload: int = MAX_PAYLOAD,
+        carry: Callable[[], Headers] | None = None,
+    ) -> None:
         self._store = store
         self._max_payload = max_payload
+        self.carry = carry
+        """Headers that every job takes along, such as those of the trace it is enqueued in."""
 
     def on(self, connection: object) -> Queries:
         """The same queries on your own connection: what they do commits with your transaction."""
-        return Queries(self._store.on(connection), max_payload=self._max_payload)
+        return Queries(self._store.on(connection), max_payload=self._max_payload, carry=self.carry)
 
     @overload
     async def enqueue(
@@ -105,29 +117,44 @@ class Queries:
         """Enqueue all of them, in one statement."""
         if on_conflict not in ("raise", "skip"):
             raise InvalidInput(f'on_conflict must be "raise" or "skip", got {on_conflict!r}')
-        validate(jobs, self._max_payload)
-        return await self._store.jobs.insert(jobs, on_conflict)
+        checked = check_jobs(self._loaded(jobs), self._max_payload)
+        return await self._store.jobs.insert(checked, on_conflict)
+
+    def _loaded(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+        """The jobs with what is to be carried; their own headers win."""
+        carried = self.carry() if self.carry else None
+        if not carried:
+            return jobs
+        return [replace(job, headers={**carried, **(job.headers or {})}) for job in jobs]
 
     async def requeue_jobs(
         self, ids: Sequence[JobId], *, actor: str | None = None, reason: str | None = None
     ) -> dict[JobId, Requeued]:
         """Send held jobs back to the queue with fresh counters; what became of each id."""
-        return await self._store.jobs.requeue(check_ids(ids), actor=actor, reason=reason)
+        return await self._store.jobs.requeue(
+            check_ids(ids), actor=check_text("actor", actor), reason=check_text("reason", reason)
+        )
 
     async def mark_job_as_cancelled(
         self, ids: Sequence[JobId], *, actor: str | None = None, reason: str | None = None
     ) -> set[JobId]:
         """Cancel jobs wherever they are; a running handler is told to stop. Those that moved."""
-        return await self._store.jobs.remove(
-            TRANSITIONS[Verb.CANCEL], check_ids(ids), actor=actor, reason=reason
-        )
+        return await self._remove(Verb.CANCEL, ids, actor, reason)
 
     async def delete_jobs(
         self, ids: Sequence[JobId], *, actor: str | None = None, reason: str | None = None
     ) -> set[JobId]:
         """Delete jobs that are queued or held, not those that run. Those that moved."""
+        return await self._remove(Verb.DELETE, ids, actor, reason)
+
+    async def _remove(
+        self, verb: Verb, ids: Sequence[JobId], actor: str | None, reason: str | None
+    ) -> set[JobId]:
         return await self._store.jobs.remove(
-            TRANSITIONS[Verb.DELETE], check_ids(ids), actor=actor, reason=reason
+            TRANSITIONS[verb],
+            check_ids(ids),
+            actor=check_text("actor", actor),
+            reason=check_text("reason", reason),
         )
 
     async def get_jobs(self, ids: Sequence[JobId]) -> list[Job]:
@@ -136,11 +163,12 @@ class Queries:
 
     async def job_status(self, ids: Sequence[JobId]) -> list[tuple[JobId, Status]]:
         """Where each job is, or how it ended."""
-        known = await self._store.jobs.statuses(check_ids(ids))
-        for job_id in ids:
+        asked = check_ids(ids)
+        known = await self._store.jobs.statuses(asked)
+        for job_id in asked:
             if job_id not in known:
                 raise JobNotFound(job_id)
-        return [(job_id, known[job_id]) for job_id in ids]
+        return [(job_id, known[job_id]) for job_id in asked]
 
     async def job_history(self, job_id: JobId) -> list[LogEntry]:
         """Every log row of a job, oldest first."""
@@ -167,11 +195,19 @@ class Queries:
     ) -> list[Job]:
         """Jobs of the queue table, newest first."""
         return await self._store.jobs.browse(
-            status=_status(status), entrypoint=entrypoint, limit=_positive("limit", limit)
+            status=_status(status),
+            entrypoint=check_text("entrypoint", entrypoint),
+            limit=_positive("limit", limit),
         )
 
     async def queue_size(self, entrypoints: Sequence[str] | None = None) -> list[QueueSize]:
         """How many jobs there are by entrypoint, priority and status."""
+        if isinstance(entrypoints, str):
+            raise InvalidInput(
+                f"entrypoints must be a list of names, got {entrypoints!r}; write [{entrypoints!r}]"
+            )
+        for name in entrypoints or ():
+            check_text("entrypoint", name)
         return await self._store.jobs.size(entrypoints)
 
     async def queue_log(
@@ -186,23 +222,24 @@ class Queries:
         return await self._store.jobs.log(
             limit=_positive("limit", limit),
             status=_status(status),
-            entrypoint=entrypoint,
-            since=last,
+            entrypoint=check_text("entrypoint", entrypoint),
+            since=None if last is None else _stretch("last", last),
         )
 
     async def log_statistics(
         self, *, last: timedelta | None = None, limit: int = 1000
     ) -> list[Statistic]:
         """Log rows counted by minute, entrypoint, priority and status, newest first."""
+        since = None if last is None else _stretch("last", last)
+        most = _positive("limit", limit)
         await self._store.jobs.aggregate()
-        return await self._store.jobs.statistics(since=last, limit=_positive("limit", limit))
+        return await self._store.jobs.statistics(since=since, limit=most)
 
     async def prune_log(self, older_than: timedelta, *, limit: int = 10_000) -> int:
         """Delete log rows older than that, oldest first, at most `limit`; how many went."""
-        if not isinstance(older_than, timedelta) or older_than < timedelta(0):
-            raise InvalidInput(f"older_than must be a timedelta of at least 0, got {older_than!r}")
+        age, most = _stretch("older_than", older_than), _positive("limit", limit)
         await self._store.jobs.aggregate()
-        return await self._store.jobs.prune(older_than=older_than, limit=_positive("limit", limit))
+        return await self._store.jobs.prune(older_than=age, limit=most)
 
     async def list_workers(self) -> list[WorkerInfo]:
         """The workers as they last reported themselves."""
@@ -216,6 +253,12 @@ class Queries:
 def _positive(name: str, value: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
         raise InvalidInput(f"{name} must be a whole number of at least 1, got {value!r}")
+    return value
+
+
+def _stretch(name: str, value: timedelta) -> timedelta:
+    if not isinstance(value, timedelta) or not timedelta(0) <= value <= _LONGEST:
+        raise InvalidInput(f"{name} must be a timedelta from 0 to {_LONGEST}, got {value!r}")
     return value
 
 

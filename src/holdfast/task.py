@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import FunctionType, MethodType
 from typing import Any, Literal, Protocol, get_args
@@ -85,6 +85,13 @@ class Registry:
                 f"entrypoint {entrypoint.name!r} has two handlers, {_named(first.func)} and "
                 f"{_named(entrypoint.func)}; give one of them another name"
             )
+
+    def wrapped(self, wrap: Callable[[Executor], Executor]) -> Registry:
+        """The same handlers, each run through `wrap`."""
+        new = Registry()
+        for entrypoint in self:
+            new.add(replace(entrypoint, executor=wrap(entrypoint.executor)))
+        return new
 
     def get(self, name: str) -> Entrypoint | None:
         return self._entrypoints.get(name)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import DuplicateJobError, HoldfastError
 from holdfast.lifecycle import (
     LIFECYCLE,
     LIVE,

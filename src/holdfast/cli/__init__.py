@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
 
-from holdfast.cli import enqueue, operate, read, schedules, schema, show, sql, stats, version
+from holdfast.cli import (
+    dashboard,
+    demo,
+    enqueue,
+    operate,
+    read,
+    schedules,
+    schema,
+    show,
+    sql,
+    stats,
+    version,
+)
 from holdfast.cli.command import App, say
 from holdfast.cli.connect import DEFAULT_DIRECTORY
 
@@ -43,12 +56,16 @@ def root(
     """A PostgreSQL job queue that you can read like a ledger."""
 
 
-for module in (schema, sql, version, enqueue, read, show, stats, schedules, operate):
+for module in (schema, sql, version, enqueue, read, show, stats, schedules, operate, dashboard, demo):
     module.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a letter of some job's data must not end the command.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     words = complete_embedded(sys.argv[1:] if arguments is None else arguments)
     try:
         code = app(words, prog_name="holdfast", standalone_mode=False)

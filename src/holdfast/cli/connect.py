@@ -122,7 +122,9 @@ def _find_dsn(given: Given, environment: Mapping[str, str]) -> tuple[str | None,
 
 def _from_pg_variables(environment: Mapping[str, str]) -> str:
     """Spelled out, so that messages can name the server and the database."""
-    host, port, database, user = (quote(environment.get(name, "")) for name in _PG_VARIABLES)
+    host, port, database, user = (
+        quote(environment.get(name, ""), safe="") for name in _PG_VARIABLES
+    )
     options = "&".join(f"{key}={value}" for key, value in (("host", host), ("port", port)) if value)
     address = f"postgresql://{f'{user}@' if user else ''}/{database}"
     return f"{address}?{options}" if options else address

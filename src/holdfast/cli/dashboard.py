@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from rich.live import Live
 from rich.text import Text
 
 from holdfast.app import Holdfast
-from holdfast.cli import dashboard_picture
 from holdfast.cli.command import App, example
 from holdfast.cli.connect import Options, open_holdfast, options_of, run_async
 from holdfast.cli.dashboard_render import render
@@ -141,9 +139,3 @@ def _keys() -> Iterator[asyncio.Event]:
     finally:
         loop.remove_reader(descriptor)
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Draw the picture of the dashboard.")
-    parser.add_argument("--picture", required=True, metavar="FILE.svg")
-    dashboard_picture.draw(parser.parse_args().picture)

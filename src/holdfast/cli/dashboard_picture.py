@@ -1,9 +1,13 @@
-"""The picture of the dashboard in the README: an invented state, drawn by the real view."""
+"""The picture of the dashboard in the docs: an invented state, drawn by the real view.
+
+`python -m holdfast.cli.dashboard_picture FILE.svg` draws it.
+"""
 
 from __future__ import annotations
 
 import io
 import re
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -102,3 +106,7 @@ def _schedule(
     name: str, expression: str, timezone: str, until_next: float, since_last: float
 ) -> ScheduleRow:
     return ScheduleRow(name, expression, timezone, False, _ago(-until_next), _ago(since_last))
+
+
+if __name__ == "__main__":
+    draw(sys.argv[1])

@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from holdfast.cli.command import App, example
+from holdfast.cli.command import FAILED, App, example, say
 from holdfast.cli.connect import Options, open_holdfast, options_of, run_async
 from holdfast.cli.output import clean, line, print_json, size
 from holdfast.cli.values import parse_duration, parse_headers, parse_instant, read_payload
-from holdfast.errors import InvalidInput
+from holdfast.errors import DuplicateJobError, InvalidInput
 from holdfast.models import JobId, NewJob, OnConflict
 
 _BATCH = 1000
@@ -74,7 +74,14 @@ def enqueue(
         headers=parse_headers(header or []),
         max_attempts=max_attempts,
     )
-    done = run_async(lambda: _enqueue(options_of(ctx), job, count, on_conflict))
+    try:
+        done = run_async(lambda: _enqueue(options_of(ctx), job, count, on_conflict))
+    except DuplicateJobError as error:
+        say(
+            f"dedupe key {error.dedupe_key!r} belongs to a job that is queued or runs; "
+            f"wait for it to end, or pass --on-conflict skip"
+        )
+        raise typer.Exit(FAILED) from None
     if as_json:
         ids = [job_id for job_id in done.ids if job_id is not None]
         print_json({"ids": ids, "skipped": count - len(ids)})

@@ -12,8 +12,8 @@ from holdfast.app import Holdfast
 from holdfast.cli.command import FAILED, App, example
 from holdfast.cli.confirm import Yes, confirm
 from holdfast.cli.connect import actor, on_holdfast, options_of
-from holdfast.cli.output import clean, line, print_json
-from holdfast.cli.values import parse_duration
+from holdfast.cli.output import line, print_json
+from holdfast.cli.values import parse_duration, parse_id
 from holdfast.lifecycle import Status
 from holdfast.models import JobId, Requeued
 
@@ -22,12 +22,12 @@ _BITE = 10_000
 _NOT_FOUND = "not_found"
 _UNCHANGED = "unchanged"
 
-_Ids = Annotated[list[int], typer.Argument(metavar="IDS...", help="Ids of jobs.")]
+_Ids = Annotated[list[str], typer.Argument(metavar="IDS...", help="Ids of jobs.")]
 _Reason = Annotated[str | None, typer.Option(help="Why, for the log.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _REQUEUED = {
-    Requeued.REQUEUED: "sent back to the queue",
+    Requeued.REQUEUED: "",
     Requeued.KEY_TAKEN: "another job with its dedupe key is queued or runs",
     Requeued.NOT_HELD: "is in the queue but not held",
     Requeued.NOT_FOUND: "is not in the queue",
@@ -126,11 +126,17 @@ def _report(removals: list[_Removal], goal: Status, *, as_json: bool) -> None:
             ]
         )
     else:
-        for job_id, _, status in removals:
-            found = "neither in the queue nor in the log" if status is None else f"it is {status}"
-            _tell(job_id, outcomes[job_id], found, str(goal))
+        for job_id, moved, status in removals:
+            _tell(job_id, outcomes[job_id], "" if moved else _place(status), str(goal))
     if not all(moved for _, moved, _ in removals):
         raise typer.Exit(FAILED)
+
+
+def _place(status: Status | None) -> str:
+    if status is None:
+        return "neither in the queue nor in the log"
+    running = "; cancel stops a job that runs" if status is Status.PICKED else ""
+    return f"it is {status}{running}"
 
 
 def prune(
@@ -157,8 +163,8 @@ def prune(
         line(f"{rows} log rows deleted")
 
 
-def _unique(ids: Sequence[int]) -> list[JobId]:
-    return list(dict.fromkeys(JobId(job_id) for job_id in ids))
+def _unique(ids: Sequence[str]) -> list[JobId]:
+    return list(dict.fromkeys(map(parse_id, ids)))
 
 
 def _count(ids: Sequence[JobId]) -> str:
@@ -167,4 +173,4 @@ def _count(ids: Sequence[JobId]) -> str:
 
 def _tell(job_id: JobId, outcome: str, words: str, good: str) -> None:
     style = "green" if outcome == good else "yellow"
-    line(Text.assemble(f"{job_id} ", (str(outcome), style), clean(f": {words}")))
+    line(Text.assemble(f"{job_id} ", (str(outcome), style), f": {words}" if words else ""))

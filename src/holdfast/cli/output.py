@@ -25,6 +25,7 @@ _UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 # No line of a table that goes into a pipe is ever folded.
 _PIPE_WIDTH = 10_000
 _LONGEST_CELL = 300
+_WIDE = 130
 
 STYLES: Mapping[Status, str] = {
     Status.QUEUED: "cyan",
@@ -67,13 +68,18 @@ def shorten(text: str | None, longest: int = _LONGEST_CELL) -> str:
 
 
 def table(
-    columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right: Collection[str] = ()
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    right: Collection[str] = (),
+    spare: Collection[str] = (),
 ) -> None:
-    """Print rows under headings; the columns named in `right` are numbers."""
+    """Print rows under headings; `right` names numbers, `spare` what a narrow screen misses."""
     screen = console()
+    places = [n for n, name in enumerate(columns) if name not in spare or screen.width >= _WIDE]
     grid = Table(box=box.SIMPLE_HEAD if screen.is_terminal else None, pad_edge=False)
     last = columns[-1]
-    for name in columns:
+    for name in (columns[n] for n in places):
         grid.add_column(
             name,
             justify="right" if name in right else "left",
@@ -81,7 +87,8 @@ def table(
             overflow="fold" if name == last else "ellipsis",
         )
     for row in rows:
-        grid.add_row(*(cell if isinstance(cell, Text) else Text(shorten(cell)) for cell in row))
+        cells = (row[n] for n in places)
+        grid.add_row(*(cell if isinstance(cell, Text) else Text(shorten(cell)) for cell in cells))
     screen.print(grid)
 
 
@@ -140,6 +147,10 @@ def absolute(instant: datetime) -> str:
     return instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
+def to_the_millisecond(instant: datetime) -> str:
+    return instant.astimezone(UTC).isoformat(" ", "milliseconds").replace("+00:00", "Z")
+
+
 def relative(instant: datetime, now: datetime) -> str:
     """How long ago, or how soon."""
     gap = (now - instant).total_seconds()
@@ -147,8 +158,15 @@ def relative(instant: datetime, now: datetime) -> str:
 
 
 def when(instant: datetime | None, now: datetime) -> str:
-    """Both, for a cell of a table."""
+    """Both ways."""
     return "" if instant is None else f"{absolute(instant)} ({relative(instant, now)})"
+
+
+def moment(instant: datetime | None, now: datetime) -> str:
+    """For a cell of a table: both ways where the screen is wide enough."""
+    if instant is None or console().width >= _WIDE:
+        return when(instant, now)
+    return relative(instant, now)
 
 
 def duration(span: timedelta | float) -> str:

@@ -15,12 +15,12 @@ from holdfast.cli.output import (
     coloured,
     duration,
     line,
+    moment,
     print_json,
     relative,
     shorten,
     size,
     table,
-    when,
 )
 from holdfast.cli.records import job_record, log_record, worker_record
 from holdfast.lifecycle import Status
@@ -65,7 +65,7 @@ def _failed_row(job: Job, now: datetime) -> list[str | Text]:
         str(job.id),
         job.entrypoint,
         str(job.attempts),
-        when(job.created, now),
+        moment(job.created, now),
         size(len(job.payload or b"")),
         shorten(job.last_error),
     ]
@@ -93,13 +93,14 @@ def log(
         line("the log has no such row")
     else:
         columns = ["time", "job", "entrypoint", "status", "attempt", "ran", "by", "detail"]
-        table(columns, [_log_row(entry, now) for entry in entries], right=("job", "attempt", "ran"))
+        rows = [_log_row(entry, now) for entry in entries]
+        table(columns, rows, right=("job", "attempt", "ran"), spare=("ran", "by"))
 
 
 def _log_row(entry: LogEntry, now: datetime) -> list[str | Text]:
     ran = "" if entry.claimed_at is None else duration(entry.created - entry.claimed_at)
     return [
-        when(entry.created, now),
+        moment(entry.created, now),
         str(entry.job_id),
         entry.entrypoint,
         coloured(entry.status),
@@ -133,7 +134,8 @@ def workers(ctx: typer.Context, as_json: _Json = False) -> None:
     else:
         columns = ["worker", "host", "pid", "version", "state", "running", "heartbeat", "started"]
         rows = [_worker_row(worker, now) for worker in found]
-        table([*columns, "entrypoints"], rows, right=("pid", "running"))
+        spare = ("host", "pid", "version", "started")
+        table([*columns, "entrypoints"], rows, right=("pid", "running"), spare=spare)
 
 
 def _worker_row(worker: WorkerInfo, now: datetime) -> list[str | Text]:
@@ -146,6 +148,6 @@ def _worker_row(worker: WorkerInfo, now: datetime) -> list[str | Text]:
         worker.state,
         f"{worker.running}/{worker.concurrency}",
         Text(relative(worker.heartbeat, now), style="red" if silent else ""),
-        when(worker.started_at, now),
+        moment(worker.started_at, now),
         ", ".join(worker.entrypoints),
     ]

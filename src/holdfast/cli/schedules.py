@@ -12,8 +12,9 @@ from holdfast.app import Holdfast
 from holdfast.cli.command import App, example
 from holdfast.cli.confirm import Yes, confirm
 from holdfast.cli.connect import Options, on_holdfast, options_of
-from holdfast.cli.output import clean, line, print_json, table, when
+from holdfast.cli.output import clean, line, moment, print_json, table
 from holdfast.cli.records import schedule_record
+from holdfast.errors import InvalidInput
 from holdfast.models import JobId, Schedule
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -38,6 +39,8 @@ def schedules(ctx: typer.Context, as_json: _Json = False) -> None:
     """List schedules, or act on one."""
     if ctx.invoked_subcommand is None:
         _list(options_of(ctx), as_json=as_json)
+    elif as_json:
+        raise InvalidInput(f"--json goes last: holdfast schedules {ctx.invoked_subcommand} --json")
 
 
 def list_schedules(ctx: typer.Context, as_json: _Json = False) -> None:
@@ -56,17 +59,17 @@ def _list(options: Options, *, as_json: bool) -> None:
         line("there is no schedule")
     else:
         columns = ["name", "expression", "time zone", "next run", "last run", "misfire", "overlap"]
-        table(columns, [_row(schedule, now) for schedule in found])
+        table(columns, [_row(schedule, now) for schedule in found], spare=("misfire", "overlap"))
 
 
 def _row(schedule: Schedule, now: datetime) -> list[str | Text]:
-    due = Text("paused", style="yellow") if schedule.paused else when(schedule.next_run, now)
+    due = Text("paused", style="yellow") if schedule.paused else moment(schedule.next_run, now)
     return [
         schedule.name,
         schedule.expression,
         schedule.timezone,
         due,
-        when(schedule.last_run, now),
+        moment(schedule.last_run, now),
         schedule.misfire,
         schedule.overlap,
     ]

@@ -15,7 +15,6 @@ from holdfast.cli.command import App, example
 from holdfast.cli.connect import on_holdfast, options_of
 from holdfast.cli.output import (
     STYLES,
-    absolute,
     clean,
     coloured,
     compact_json,
@@ -25,14 +24,16 @@ from holdfast.cli.output import (
     relative,
     shorten,
     size,
+    to_the_millisecond,
     when,
 )
 from holdfast.cli.read import detail
 from holdfast.cli.records import job_record, log_record
-from holdfast.lifecycle import Status, Verb
+from holdfast.cli.values import parse_id
+from holdfast.lifecycle import Status
 from holdfast.models import Job, JobId, LogEntry
 
-_LONGEST_PAYLOAD = 2000
+_LONGEST_PAYLOAD = 500
 
 
 def register(app: App) -> None:
@@ -52,16 +53,18 @@ class _Found:
 
 def show(
     ctx: typer.Context,
-    job_id: Annotated[int, typer.Argument(metavar="ID", help="Id of the job.")],
+    number: Annotated[str, typer.Argument(metavar="ID", help="Id of the job.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show a job, where it is, and all that happened to it."""
 
+    job_id = parse_id(number)
+
     async def look(holdfast: Holdfast) -> _Found:
-        queries, key = holdfast.queries, JobId(job_id)
-        [(_, status)] = await queries.job_status([key])
-        jobs = await queries.get_jobs([key])
-        history = await queries.job_history(key)
+        queries = holdfast.queries
+        [(_, status)] = await queries.job_status([job_id])
+        jobs = await queries.get_jobs([job_id])
+        history = await queries.job_history(job_id)
         return _Found(jobs[0] if jobs else None, history, status, await queries.now())
 
     found = on_holdfast(options_of(ctx), look)
@@ -78,12 +81,14 @@ def show(
         _print(job_id, found)
 
 
-def _print(job_id: int, found: _Found) -> None:
+def _print(job_id: JobId, found: _Found) -> None:
     entrypoint = found.job.entrypoint if found.job else found.history[-1].entrypoint
     line(Text.assemble(f"job {job_id}  {clean(entrypoint)}  ", coloured(found.status)))
     if found.job is not None:
         for name, value in _facts(found.job, found.now):
             line(Text.assemble((f"  {name:14}", "dim"), value))
+    else:
+        line("  It has left the queue, and its payload with it.", style="dim")
     line()
     _print_timeline(found)
     _print_traceback(found.history)
@@ -127,7 +132,7 @@ class _Event:
 def _events(found: _Found) -> Iterator[_Event]:
     """A log row is the end of a lease, so it tells of two moments: the claim and the outcome."""
     if found.job is not None:
-        yield _Event(found.job.created, f"{Verb.ENQUEUE}", "", "")
+        yield _Event(found.job.created, str(Status.QUEUED), STYLES[Status.QUEUED], "enqueued")
     for entry in found.history:
         if entry.claimed_at is not None:
             yield _claim(entry.claimed_at, entry.claimed_by)
@@ -157,7 +162,7 @@ def _print_timeline(found: _Found) -> None:
     for event in _events(found):
         line(
             Text.assemble(
-                absolute(event.at),
+                to_the_millisecond(event.at),
                 (f"  {relative(event.at, found.now):>12}  ", "dim"),
                 (f"{event.word:11}", event.style),
                 shorten(event.words),

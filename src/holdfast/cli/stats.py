@@ -84,7 +84,7 @@ def _print_statistics(span: timedelta, statistics: list[Statistic]) -> None:
             name,
             coloured(status),
             str(count),
-            f"{count / minutes:.1f}" if minutes else "",
+            f"{count / minutes:.2f}" if minutes else "",
             duration(busy[name, status] / count),
         ]
         for (name, status), count in sorted(counts.items())

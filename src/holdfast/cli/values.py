@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from holdfast.errors import InvalidInput
+from holdfast.models import JobId
 
 _UNITS = {
     "ms": timedelta(milliseconds=1),
@@ -37,6 +38,13 @@ def parse_duration(text: str, option: str) -> timedelta:
         raise InvalidInput(
             f"{option} {text!r} is not a duration; write 500ms, 30s, 5m, 1h30m or 2d"
         ) from None
+
+
+def parse_id(text: str) -> JobId:
+    """A job id as it is typed; the range is checked where all ids are."""
+    if not re.fullmatch(r"[0-9]{1,19}", text.strip()):
+        raise InvalidInput(f"job id {text!r} is not a whole number; `holdfast failed` lists ids")
+    return JobId(int(text))
 
 
 def parse_instant(text: str, option: str) -> datetime:

@@ -88,9 +88,10 @@ class QueueManager:
         """What it can run."""
         return tuple(self._registry)
 
-    def use(self, store: Store) -> None:
-        """Serve this store from the next run() on."""
+    def use(self, store: Store, registry: Registry) -> None:
+        """Serve this store with these handlers from the next run() on."""
         self._store = store
+        self._registry = registry
 
     @property
     def running(self) -> int:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _BOTTOM = datetime(1, 1, 1, tzinfo=UTC)
 _SHARE_OF_TIME = 20
 _CHEAP = 0.005
+_LOOK_AROUND = 0.5
 
 
 @dataclass(slots=True)
@@ -48,6 +49,9 @@ class Lanes:
         self._lanes: list[Lane] = []
         self._known: frozenset[str] = frozenset()
         self._sweep_allowed = 0.0
+        self._sweep_overdue = 0.0
+        self.put_off = False
+        """A claim came short without a sweep, which was not allowed yet."""
         self._due_at: float | None = None
         self._turn = 0
 
@@ -84,15 +88,23 @@ class Lanes:
     def may_sweep(self) -> bool:
         return monotonic() >= self._sweep_allowed
 
+    def overdue(self) -> bool:
+        """While lanes never come back empty, a higher priority would come up unseen."""
+        return monotonic() >= max(self._sweep_allowed, self._sweep_overdue)
+
     def swept(self, seconds: float) -> None:
         """Sweeps take at most a twentieth of the time, however many dead rows they walk."""
         pause = 0.0 if seconds < _CHEAP else seconds * _SHARE_OF_TIME
         self._sweep_allowed = monotonic() + pause
+        self._sweep_overdue = monotonic() + _LOOK_AROUND
+        self.put_off = False
 
     def next_look(self) -> timedelta | None:
         """When a claim may find more: the next deferred job, or a sweep that was put off."""
         now = monotonic()
         looks = [] if self._due_at is None else [self._due_at]
-        if self._sweep_allowed > now:
-            looks.append(self._sweep_allowed)
-        return timedelta(seconds=max(0.0, min(looks) - now)) if looks else None
+        if self.put_off:
+            looks.append(now)
+        if not looks:
+            return None
+        return timedelta(seconds=max(0.0, max(min(looks), self._sweep_allowed) - now))

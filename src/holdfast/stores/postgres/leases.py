@@ -40,7 +40,7 @@ class PostgresLeases:
         swept = False
         jobs: list[Job] = []
         began = monotonic()
-        if not self._lanes.knows(wants) or (sweep and self._lanes.may_sweep()):
+        if sweep or not self._lanes.knows(wants) or self._lanes.overdue():
             await self._sweep(wants)
             swept = True
         jobs += await self._take(limit, worker)
@@ -51,6 +51,10 @@ class PostgresLeases:
             jobs += await self._take(limit - len(jobs), worker)
         if swept:
             self._lanes.swept(monotonic() - began)
+        elif len(jobs) < limit:
+            self._lanes.put_off = True
+        # Only now: had a later statement failed, the jobs of the earlier ones would be nobody's.
+        self._doubtful.clear()
         jobs.sort(key=lambda job: (-job.priority, job.execute_after, job.id))
         return jobs
 
@@ -144,7 +148,6 @@ class PostgresLeases:
     ) -> list[Job]:
         free = [(lane, share) for lane, share in hand if not lane.want.concurrency_limit]
         jobs = await self._lease(self._runner, priority, free, worker) if free else []
-        self._doubtful.clear()
         for lane, share in hand:
             if lane.want.concurrency_limit:
                 jobs += await self._take_limited(priority, lane, share, worker)
@@ -165,7 +168,6 @@ class PostgresLeases:
                 lane.dry = True
                 return []
             jobs = await self._lease(inside, priority, [(lane, room)], worker, limited=name)
-        self._doubtful.clear()
         lane.dry = lane.dry or room < share
         return jobs
 

@@ -1,0 +1,122 @@
+"""One worker process: opens the target, runs it, and ends in time when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from types import ModuleType
+
+from holdfast.app import Holdfast
+from holdfast.cli.logs import JobLog
+from holdfast.cli.probe import WorkerProbe
+from holdfast.cli.side import Side
+from holdfast.cli.stopping import FAST, Stop
+from holdfast.cli.target import Target, opened
+from holdfast.settings import WorkerSettings
+from holdfast.worker.claim import QueueExecutionMode
+
+logger = logging.getLogger("holdfast.run")
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a worker process is to do."""
+
+    target: Target
+    settings: WorkerSettings
+    mode: QueueExecutionMode
+    counted: bool
+    """Whether anybody may ask for metrics."""
+    uvloop: bool = True
+
+
+def work(plan: Plan, *, bound: socket.socket | None, parent: socket.socket | None) -> None:
+    """Until a signal, the parent's death or, in drain mode, the end of the work."""
+    stop = Stop(plan.settings.drain_timeout.total_seconds())
+    stop.watch()
+    side = Side(bound=bound, parent=parent, stop=stop.ask)
+    side.start()
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory(plan.uvloop)) as runner:
+            runner.run(_work(plan, stop, side))
+    except asyncio.CancelledError:
+        if not stop.level:
+            raise
+        logger.info("stopped before the worker had started")
+    finally:
+        side.end()
+
+
+class _Heed:
+    """What a stop means: while the worker starts the end of that, and later its shutdown."""
+
+    def __init__(self, drain_timeout: timedelta) -> None:
+        self._task = asyncio.current_task()
+        self._drain_timeout = drain_timeout
+        self.holdfast: Holdfast | None = None
+
+    def __call__(self, level: int) -> None:
+        if self.holdfast is None:
+            # Nothing is leased yet, so there is nothing to be gentle with.
+            assert self._task is not None  # noqa: S101 - it is made in a coroutine
+            self._task.cancel()
+            return
+        if level >= FAST:
+            self.holdfast.queue_manager.hurry.set()
+        elif not self.holdfast.shutdown.is_set():
+            logger.info("stopping: running jobs have %s to finish", self._drain_timeout)
+        self.holdfast.shutdown.set()
+
+
+async def _work(plan: Plan, stop: Stop, side: Side) -> None:
+    stop.reclaim()
+    heed = _Heed(plan.settings.drain_timeout)
+    stop.listen(asyncio.get_running_loop(), heed)
+    async with opened(plan.target) as holdfast:
+        # A supervisor takes the greeting below as the proof that a start can succeed.
+        await holdfast.verify()
+        heed.holdfast = holdfast
+        holdfast.observe(JobLog())
+        probe = WorkerProbe(holdfast, plan.settings)
+        if plan.counted:
+            holdfast.observe(probe.metrics)
+        try:
+            await side.attach(probe)
+            logger.info("worker %s runs %s", probe.manager.id, plan.target)
+            await _run(holdfast, plan)
+        finally:
+            await side.detach()
+    logger.info("stopped")
+
+
+async def _run(holdfast: Holdfast, plan: Plan) -> None:
+    settings = plan.settings
+    await holdfast.run(
+        dequeue_timeout=settings.dequeue_timeout,
+        batch_size=settings.batch_size,
+        heartbeat_timeout=settings.heartbeat_timeout,
+        drain_timeout=settings.drain_timeout,
+        concurrency=settings.concurrency,
+        mode=plan.mode,
+        signals=False,
+    )
+
+
+def _loop_factory(wanted: bool) -> LoopFactory | None:
+    uvloop = _import_uvloop() if wanted else None
+    factory: LoopFactory | None = uvloop.new_event_loop if uvloop else None
+    return factory
+
+
+def _import_uvloop() -> ModuleType | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop

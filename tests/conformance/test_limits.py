@@ -1,0 +1,139 @@
+"""Limits of the whole fleet, and caps on attempts that are met at a claim."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.lifecycle import RETIRE_UNCLAIMABLE, Status, Verb
+from holdfast.models import NewJob, Want
+from tests.conformance.rig import LEASE, SECOND, WANT, ids
+
+if TYPE_CHECKING:
+    from holdfast.models import Job
+    from tests.conformance.rig import Rig
+
+
+def limited(limit: int, entrypoint: str = "mail") -> Want:
+    return Want(entrypoint, LEASE, concurrency_limit=limit)
+
+
+@pytest.mark.parametrize(("limit", "batch", "claimed"), [(1, 10, 1), (2, 10, 2), (3, 2, 2)])
+async def test_a_limit_caps_a_claim(rig: Rig, limit: int, batch: int, claimed: int) -> None:
+    job_ids = await rig.enqueue(*[NewJob("mail")] * 5)
+    assert ids(await rig.claim(limited(limit), limit=batch)) == job_ids[:claimed]
+
+
+async def test_a_limit_holds_for_all_workers_together(rig: Rig) -> None:
+    await rig.enqueue(*[NewJob("mail")] * 9)
+    claims = [rig.claim(limited(3), limit=2, worker=f"w{number}") for number in range(5)]
+    assert sum(map(len, await asyncio.gather(*claims))) == 3
+    assert await rig.claim(limited(3)) == []
+
+
+@pytest.mark.parametrize(
+    "verb", [Verb.COMPLETE, Verb.FAIL, Verb.HOLD, Verb.RETRY, Verb.RELEASE, Verb.CANCEL]
+)
+async def test_every_end_of_a_lease_makes_room(rig: Rig, verb: Verb) -> None:
+    await rig.enqueue(*[NewJob("mail")] * 3)
+    [job] = await rig.claim(limited(1))
+    if verb is Verb.CANCEL:
+        await rig.cancel(job.id)
+    else:
+        await rig.settle(verb, job, error="no")
+    assert len(await rig.claim(limited(1))) == 1
+    assert await rig.claim(limited(1)) == []
+
+
+async def test_a_stale_lease_counts_until_somebody_ends_it(rig: Rig) -> None:
+    await rig.enqueue(*[NewJob("mail")] * 2)
+    [job] = await rig.claim(limited(1))
+    rig.clock.advance(10 * LEASE)
+    assert await rig.claim(limited(1)) == []
+    assert (await rig.recover(limited(1))).recovered == (job.id,)
+    assert ids(await rig.claim(limited(1))) == [job.id]
+
+
+async def test_a_limit_spans_priorities(rig: Rig) -> None:
+    *_, high = await rig.enqueue(*[NewJob("mail", priority=priority) for priority in range(4)])
+    [job] = await rig.claim(limited(1))
+    assert job.id == high
+    assert len(await rig.claim(limited(3))) == 2
+    assert await rig.claim(limited(3)) == []
+
+
+async def test_the_slots_a_limit_leaves_go_to_the_others(rig: Rig) -> None:
+    await rig.enqueue(*[NewJob("mail")] * 6, *[NewJob("sms")] * 6)
+    jobs = await rig.claim(limited(1, "sms"), WANT, limit=6)
+    assert sorted(job.entrypoint for job in jobs) == ["mail"] * 5 + ["sms"]
+
+
+async def test_limits_of_two_entrypoints_are_independent(rig: Rig) -> None:
+    await rig.enqueue(*[NewJob("mail")] * 4, *[NewJob("sms")] * 4)
+    jobs = await rig.claim(limited(1), limited(2, "sms"), limit=8)
+    assert sorted(job.entrypoint for job in jobs) == ["mail", "sms", "sms"]
+
+
+async def tried(rig: Rig, times: int, **fields: int) -> Job:
+    """A job that waits after so many retries."""
+    job = await rig.lease(**fields)
+    for number in range(times):
+        await rig.settle(Verb.RETRY, job, error=f"try {number}")
+        if number + 1 < times:
+            [job] = await rig.claim()
+    return await rig.row(job.id)
+
+
+@pytest.mark.parametrize(
+    ("own", "general", "status"),
+    [
+        (None, 1, Status.FAILED),
+        (None, 2, Status.PICKED),
+        (None, None, Status.PICKED),
+        (2, 1, Status.PICKED),
+        (3, None, Status.PICKED),
+    ],
+)
+async def test_the_cap_of_a_row_goes_before_that_of_its_entrypoint(
+    rig: Rig, own: int | None, general: int | None, status: Status
+) -> None:
+    job = await tried(rig, 1, **({} if own is None else {"max_attempts": own}))
+    assert job.attempts == 1
+    [claimed] = await rig.claim(Want("mail", LEASE, max_attempts=general))
+    assert (claimed.id, claimed.status) == (job.id, status)
+
+
+async def test_a_job_without_attempts_left_is_held_instead_of_claimed(rig: Rig) -> None:
+    job = await tried(rig, 2)
+    rig.clock.advance(SECOND)
+    [retired] = await rig.claim(Want("mail", LEASE, max_attempts=2))
+    now = rig.clock.now()
+    assert retired == job._replace(status=Status.FAILED, updated=now, held_at=now)
+    assert await rig.row(job.id) == retired
+    entry = await rig.last_entry(job.id)
+    assert entry._replace(id=0) == entry._make(
+        (0, job.id, Status.FAILED, "mail", 0, 2, 0, None, None, None, "max_attempts", None, now)
+    )
+    assert entry.reason == RETIRE_UNCLAIMABLE.reason
+
+
+async def test_a_retired_job_uses_up_its_place_in_the_batch(rig: Rig) -> None:
+    job = await tried(rig, 1)
+    other = await rig.add()
+    capped = Want("mail", LEASE, max_attempts=1)
+    assert [(found.id, found.status) for found in await rig.claim(capped, limit=1)] == [
+        (job.id, Status.FAILED)
+    ]
+    assert [(found.id, found.status) for found in await rig.claim(capped, limit=1)] == [
+        (other, Status.PICKED)
+    ]
+
+
+async def test_a_job_that_is_not_due_is_not_retired_either(rig: Rig) -> None:
+    job = await rig.lease()
+    await rig.settle(Verb.RETRY, job, delay=SECOND, error="no")
+    before = await rig.rows()
+    assert await rig.claim(Want("mail", LEASE, max_attempts=1)) == []
+    assert await rig.rows() == before
