@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime, timedelta
     from uuid import UUID
 
+    from holdfast.breaker import Admission, Breaker, BreakerPolicy, BreakerState, Verdicts
     from holdfast.lifecycle import Status, Transition
     from holdfast.models import (
         Change,
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
         Want,
         WorkerInfo,
     )
+
+Only = Literal["breakers"]
+"""A part of the schema that can be installed alone."""
 
 
 class Leases(Protocol):
@@ -174,6 +178,33 @@ class Schedules(Protocol):
     async def remove(self, name: str) -> bool: ...
 
 
+class Breakers(Protocol):
+    """Circuit breakers, whose rules are in `holdfast.breaker`. One that never failed is closed."""
+
+    async def admit(self, policies: Sequence[BreakerPolicy], wanted: int) -> dict[str, Admission]:
+        """What may be claimed of the work behind each, by name; half open, permits are granted.
+
+        From then on a breaker is known, and listed. SchemaMissing where there is no table.
+        """
+        ...
+
+    async def give_back(self, name: str, generation: int, expires: datetime, count: int) -> None:
+        """Return permits that led to no outcome, so that others need not wait for their expiry."""
+        ...
+
+    async def record(self, outcomes: Sequence[Verdicts]) -> None:
+        """Count outcomes; where that changes nothing, nothing is written."""
+        ...
+
+    async def all(self) -> list[Breaker]: ...
+
+    async def force(
+        self, name: str, state: BreakerState, *, actor: str, reason: str | None
+    ) -> Breaker:
+        """Hold it open until it is closed by hand, or close it now."""
+        ...
+
+
 class Wakeups(Protocol):
     """Hints that something happened. Losing one costs time, never a job."""
 
@@ -192,6 +223,8 @@ class Store(Protocol):
     @property
     def schedules(self) -> Schedules: ...
     @property
+    def breakers(self) -> Breakers: ...
+    @property
     def wakeups(self) -> Wakeups: ...
 
     @property
@@ -209,8 +242,8 @@ class Store(Protocol):
         """Raise SchemaError unless this version of Holdfast can work here."""
         ...
 
-    async def install(self) -> list[str]:
-        """Apply what is missing; the names of the migrations applied."""
+    async def install(self, only: Only | None = None) -> list[str]:
+        """Apply what is missing, or create that part alone; the names of what was applied."""
         ...
 
     async def uninstall(self) -> None:

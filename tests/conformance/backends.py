@@ -46,10 +46,10 @@ class Tables:
         return PostgresStore(self.driver, self.names, clock=clock)
 
     async def empty(self) -> None:
+        # Each table has a few rows, for which DELETE costs a tenth of TRUNCATE.
         relations = Binding(self.names).relations
-        emptied = ("table", "log", "leases", "statistics", "schedules", "workers")
-        tables = ", ".join(relations[name] for name in emptied)
-        await self.driver.script(f"truncate {tables} restart identity")
+        emptied = ("table", "log", "leases", "statistics", "schedules", "workers", "breakers")
+        await self.driver.script("; ".join(f"delete from {relations[name]}" for name in emptied))
 
 
 class Backends:

@@ -142,6 +142,17 @@ class Rig:
             statistics=await jobs.statistics(since=None, limit=_ALL),
         )
 
+    async def ended(self) -> list[Job]:
+        """Jobs as their last holders saw them, one on each of the ways out of the queue."""
+        await self.enqueue(*[NewJob("mail")] * 4)
+        jobs = await self.claim()
+        await self.settle(Verb.COMPLETE, jobs[0])
+        await self.settle(Verb.FAIL, jobs[1])
+        await self.cancel(jobs[2].id)
+        await self.settle(Verb.HOLD, jobs[3], error="broken")
+        await self.queries.delete_jobs([jobs[3].id])
+        return jobs
+
     async def job_in(self, status: Status) -> Leased:
         """A job that was retried once and then leased again, on its way to a state."""
         first = await self.lease()

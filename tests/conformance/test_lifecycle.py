@@ -8,7 +8,9 @@ from uuid import uuid4
 import pytest
 
 from holdfast.lifecycle import (
+    FINAL,
     LIFECYCLE,
+    LIVE,
     RETIRE_LAST_RETRY,
     RETIRE_STALE,
     RETIRE_UNCLAIMABLE,
@@ -55,7 +57,7 @@ async def attempt(rig: Rig, row: Transition, job: Job, token: UUID | None) -> bo
     return bool(await rig.store.jobs.remove(row, [job.id], actor=None, reason=None))
 
 
-@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("status", LIVE)
 @pytest.mark.parametrize("row", LATER, ids=lambda row: row.name)
 async def test_a_verb_moves_a_job_from_its_sources_and_from_no_other_state(
     rig: Rig, row: Transition, status: Status
@@ -69,10 +71,20 @@ async def test_a_verb_moves_a_job_from_its_sources_and_from_no_other_state(
         assert await rig.rows() == before
         return
     assert await rig.status(leased.job.id) is row.target
-    written = (await rig.store.jobs.history(leased.job.id))[-1]
+    written = await rig.last_entry(leased.job.id)
     assert (written not in before.log) is row.logged
     if row.logged:
         assert (written.status, written.reason) == (row.target, row.reason)
+
+
+@pytest.mark.parametrize("row", LATER, ids=lambda row: row.name)
+async def test_a_job_that_left_the_queue_never_moves_again(rig: Rig, row: Transition) -> None:
+    jobs = await rig.ended()
+    before = await rig.rows()
+    assert {entry.status for entry in before.log} >= set(FINAL)
+    for job in jobs:
+        assert not await attempt(rig, row, job, job.claim_token)
+    assert await rig.rows() == before
 
 
 @pytest.mark.parametrize("kind", ["wrong", "stale", "absent"])

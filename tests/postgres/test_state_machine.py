@@ -28,7 +28,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from holdfast.lifecycle import ACTIVE, FINAL, RETIRE_LAST_RETRY, TRANSITIONS, Guard, Status, Verb
+from holdfast.lifecycle import ACTIVE, FINAL, RETIRE_LAST_RETRY, TRANSITIONS, Status, Verb
 from holdfast.models import Change, Held, Job, JobId, NewJob, Requeued, TracebackRecord, Want
 from holdfast.scheduler.cron import Cron
 from holdfast.scheduler.tick import tick
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 PROFILES = {
-    "default": settings(max_examples=60, stateful_step_count=30, **COMMON),
+    "default": settings(max_examples=120, stateful_step_count=40, **COMMON),
     "nightly": settings(max_examples=5_000, stateful_step_count=80, **COMMON),
 }
 PROFILE = os.environ.get("HOLDFAST_HYPOTHESIS", "default")
@@ -61,8 +61,7 @@ TICKS = [Want(name, lease=timedelta(seconds=10)) for name in SCHEDULES]
 WANTS = {want.entrypoint: want for want in (*FREE, LIMITED, *TICKS)}
 UNLIMITED = [want for want in WANTS.values() if not want.concurrency_limit]
 
-OWNED = [row for row in TRANSITIONS.values() if Guard.OWNED in row.guards and row.logged]
-COUNTED = (TRANSITIONS[Verb.RETRY], RETIRE_LAST_RETRY)
+HOLD, RELEASE = TRANSITIONS[Verb.HOLD], TRANSITIONS[Verb.RELEASE]
 
 delays = st.sampled_from([None, None, timedelta(0), timedelta(seconds=7), timedelta(minutes=1)])
 new_jobs = st.builds(
@@ -86,6 +85,7 @@ class Lives(RuleBasedStateMachine):
 
     jobs = Bundle("jobs")
     leases = Bundle("leases")
+    some_leases = st.lists(leases, min_size=1, max_size=4, unique=True)
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class Lives(RuleBasedStateMachine):
         return multiple(*fresh)
 
     @precondition(lambda self: self.pair.leases)
-    @rule(held=st.lists(leases, min_size=1, max_size=4, unique=True), swap=st.booleans())
+    @rule(held=some_leases, swap=st.booleans())
     def renew(self, held: list[LeasePair], swap: bool) -> None:
         offered = offers(held, swap=swap)
         here, there = self.pair.both(
@@ -152,44 +152,57 @@ class Lives(RuleBasedStateMachine):
         accepted(offered, here, there)
 
     @precondition(lambda self: self.pair.leases)
-    @rule(
-        held=st.lists(leases, min_size=1, max_size=4, unique=True),
-        swap=st.booleans(),
-        transition=st.sampled_from(OWNED),
-        delay=delays,
-        error=errors,
-        reason=words,
-        record=records,
-    )
-    def settle(
+    @rule(held=some_leases, swap=st.booleans(), verb=st.sampled_from(["complete", "fail"]))
+    def finish(self, held: list[LeasePair], swap: bool, verb: str) -> None:
+        self.settle(TRANSITIONS[verb], offers(held, swap=swap))
+
+    @precondition(lambda self: self.pair.leases)
+    @rule(held=some_leases, swap=st.booleans(), delay=delays, error=errors)
+    def retry(
+        self, held: list[LeasePair], swap: bool, delay: timedelta | None, error: str | None
+    ) -> None:
+        """As a worker does it: what has no retry left is retired."""
+        offered = offers(held, swap=swap)
+        for transition in (TRANSITIONS[Verb.RETRY], RETIRE_LAST_RETRY):
+            moved = self.settle(transition, offered, delay=delay, error=error)
+            self.attempts.update(lease.id for lease in moved)
+
+    @precondition(lambda self: self.pair.leases)
+    @rule(held=some_leases, swap=st.booleans(), error=errors, record=records)
+    def hold(
         self,
         held: list[LeasePair],
         swap: bool,
-        transition: Transition,
-        delay: timedelta | None,
         error: str | None,
-        reason: str | None,
         record: TracebackRecord | None,
     ) -> None:
-        offered = offers(held, swap=swap)
+        self.settle(HOLD, offers(held, swap=swap), error=error, traceback=record)
 
+    @precondition(lambda self: self.pair.leases)
+    @rule(held=some_leases, swap=st.booleans(), reason=words)
+    def release(self, held: list[LeasePair], swap: bool, reason: str | None) -> None:
+        self.settle(RELEASE, offers(held, swap=swap), reason=reason)
+
+    def settle(
+        self, transition: Transition, offered: list[tuple[Held, Held]], **values: Any
+    ) -> set[Held]:
         def change(lease: Held) -> Change:
-            return Change(lease.id, lease.token, delay, error, reason, record, max_attempts=3)
+            return Change(lease.id, lease.token, max_attempts=3, **values)
 
         here, there = self.pair.both(
             lambda store: store.leases.change(transition, [change(mine) for mine, _ in offered]),
             lambda store: store.leases.change(transition, [change(other) for _, other in offered]),
         )
-        moved = accepted(offered, here, there)
-        if transition in COUNTED:
-            self.attempts.update(lease.id for lease in moved)
+        return accepted(offered, here, there)
 
     @rule(
+        seconds=st.sampled_from([0, 10, 20]),
         wants=st.sampled_from([[], FREE, UNLIMITED]),
         limit=st.sampled_from([1, EVERYTHING]),
         worker=st.sampled_from([None, None, "ann"]),
     )
-    def recover(self, wants: list[Want], limit: int, worker: str | None) -> None:
+    def recover(self, seconds: int, wants: list[Want], limit: int, worker: str | None) -> None:
+        self.pair.clock.advance(timedelta(seconds=seconds))
         here, there = self.pair.both(
             lambda store: store.leases.recover(wants, limit=limit, worker=worker)
         )
@@ -211,8 +224,11 @@ class Lives(RuleBasedStateMachine):
         assert here == set(self.pair.here(there))
 
     @precondition(lambda self: self.pair.jobs)
-    @rule(ids=st.lists(jobs, min_size=1, max_size=4), reason=words)
-    def requeue(self, ids: list[JobPair], reason: str | None) -> None:
+    @rule(ids=st.lists(jobs, min_size=1, max_size=4), reason=words, held=st.booleans())
+    def requeue(self, ids: list[JobPair], reason: str | None, held: bool) -> None:
+        if held:
+            parked = {job.id for job in self.pair.states()[0].queue if job.held_at is not None}
+            ids = [job for job in self.pair.jobs if job.memory in parked]
         here, there = self.pair.both(
             lambda store: store.jobs.requeue(
                 [job.memory for job in ids], actor=None, reason=reason
@@ -251,20 +267,22 @@ class Lives(RuleBasedStateMachine):
             lambda store: store.schedules.register(name, expression, "UTC", misfire, overlap, first)
         )
 
-    @rule(name=st.sampled_from(SCHEDULES), paused=st.booleans())
-    def pause_a_schedule(self, name: str, paused: bool) -> None:
-        self.pair.same(lambda store: store.schedules.set_paused(name, paused, None))
+    @rule(name=st.sampled_from(SCHEDULES), paused=st.sampled_from([True, False, None]))
+    def pause_resume_or_remove_a_schedule(self, name: str, paused: bool | None) -> None:
+        if paused is None:
+            self.pair.same(lambda store: store.schedules.remove(name))
+        else:
+            self.pair.same(lambda store: store.schedules.set_paused(name, paused, None))
 
-    @rule(name=st.sampled_from(SCHEDULES))
-    def remove_a_schedule(self, name: str) -> None:
-        self.pair.same(lambda store: store.schedules.remove(name))
-
-    @rule(target=jobs)
-    def tick(self) -> Any:
+    @rule(target=jobs, seconds=st.sampled_from([1, 60, 3600]))
+    def tick(self, seconds: int) -> Any:
+        self.pair.clock.advance(timedelta(seconds=seconds))
         here, there = self.pair.both(lambda store: tick(store, SCHEDULES))
         return multiple(*self.pair.met(here, there))
 
-    @rule()
+    def teardown(self) -> None:
+        self.read()
+
     def read(self) -> None:
         """The questions that an operator asks have one answer."""
         self.pair.same(lambda store: store.jobs.size(None))

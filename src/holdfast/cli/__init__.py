@@ -15,6 +15,7 @@ from holdfast.cli import (
     enqueue,
     operate,
     read,
+    run,
     schedules,
     schema,
     show,
@@ -56,7 +57,20 @@ def root(
     """A PostgreSQL job queue that you can read like a ledger."""
 
 
-for module in (schema, sql, version, enqueue, read, show, stats, schedules, operate, dashboard, demo):
+for module in (
+    schema,
+    sql,
+    version,
+    run,
+    enqueue,
+    read,
+    show,
+    stats,
+    schedules,
+    operate,
+    dashboard,
+    demo,
+):
     module.register(app)
 
 

@@ -34,6 +34,7 @@ _PIPE_WIDTH = 120
 def register(app: App) -> None:
     app.command(
         name="dashboard",
+        rich_help_panel="Look",
         epilog=example(
             "holdfast dashboard --embedded", "holdfast dashboard --once --json | jq .workers"
         ),

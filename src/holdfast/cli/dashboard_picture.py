@@ -62,15 +62,13 @@ def scene() -> Snapshot:
             _running(42_110, "charge_card", "web-2:3991:07ab", 0.21, 0.21),
         ),
         failures=(
-            _failure(
-                41_902, "import_file", Status.FAILED, "held after 3 crashes of its worker", 31
-            ),
+            _failure(41_902, "import_file", Status.FAILED, "stale claim recovered", 31),
             _failure(40_018, "send_email", Status.EXCEPTION, "SMTPRecipientsRefused: 550", 190),
             _failure(39_554, "charge_card", Status.FAILED, "CardError: expired card", 640),
         ),
         workers=(
-            WorkerRow("web-1:4120:9f3c", "running", 171, 500, _ago(86_400), _ago(4)),
-            WorkerRow("web-2:3991:07ab", "running", 169, 500, _ago(86_380), _ago(7)),
+            WorkerRow("web-1:4120:9f3c", "running", 171, 500, _ago(96_400), _ago(4)),
+            WorkerRow("web-2:3991:07ab", "running", 169, 500, _ago(96_380), _ago(7)),
             WorkerRow("web-3:1207:55e0", "running", 2, 500, _ago(3_600), _ago(41)),
         ),
         schedules=(

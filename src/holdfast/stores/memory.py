@@ -23,6 +23,7 @@ from holdfast.models import (
     Statistic,
     WorkerInfo,
 )
+from holdfast.stores.memory_breakers import MemoryBreakers
 from holdfast.stores.memory_leases import MemoryLeases
 from holdfast.stores.memory_schedules import MemorySchedules
 from holdfast.stores.memory_state import Asked, Listener, State, given_out
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from holdfast.clock import Clock
+    from holdfast.ports import Only
 
 CLAIM = TRANSITIONS[Verb.CLAIM]
 REQUEUE = TRANSITIONS[Verb.REQUEUE]
@@ -205,6 +207,7 @@ class MemoryStore:
         self.jobs = MemoryJobs(state, workers)
         self.leases = MemoryLeases(state, workers, self.jobs.aggregate)
         self.schedules = MemorySchedules(state)
+        self.breakers = MemoryBreakers(state)
         self.wakeups = MemoryWakeups(state)
 
     def fork(self, role: str) -> MemoryStore:
@@ -218,7 +221,7 @@ class MemoryStore:
     async def verify(self) -> None:
         """There is no schema that could be wrong."""
 
-    async def install(self) -> list[str]:
+    async def install(self, only: Only | None = None) -> list[str]:
         return []
 
     async def uninstall(self) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from holdfast.lifecycle import Transition
     from holdfast.models import Change, Held, Job, Want, WorkerInfo
-    from holdfast.ports import Jobs, Schedules, Store, Wakeups
+    from holdfast.ports import Breakers, Jobs, Only, Schedules, Store, Wakeups
 
 OWN = ""
 """The queue name of Holdfast's own table."""
@@ -145,6 +145,10 @@ class SeveralStores:
         return self._own.schedules
 
     @property
+    def breakers(self) -> Breakers:
+        return self._own.breakers
+
+    @property
     def wakeups(self) -> Wakeups:
         return self._own.wakeups
 
@@ -167,8 +171,8 @@ class SeveralStores:
         for table in self._tables.values():
             await table.verify()
 
-    async def install(self) -> list[str]:
-        return await self._own.install()
+    async def install(self, only: Only | None = None) -> list[str]:
+        return await self._own.install(only)
 
     async def uninstall(self) -> None:
         await self._own.uninstall()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 
@@ -28,12 +27,12 @@ class Backoff:
         self._tries = 0
         self._said = 0.0
 
-    async def pause(self, what: str, error: Exception) -> None:
-        """Short enough that work goes on within seconds of the database's return."""
+    def pause(self, what: str, error: Exception) -> float:
+        """Seconds to wait: so few that work goes on soon after the database's return."""
         now = monotonic()
         if not self._said or now - self._said > _QUIET:
             logger.warning("%s: %s; trying again until it answers", what, error)
             self._said = now
-        limit = min(_LONGEST, _FIRST * 2**self._tries)
+        limit = min(_LONGEST, _FIRST * 2.0**self._tries)
         self._tries = min(self._tries + 1, 10)
-        await asyncio.sleep(limit * random.uniform(0.5, 1.0))  # noqa: S311 - not a secret
+        return limit * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret

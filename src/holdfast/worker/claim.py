@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -11,15 +12,19 @@ from holdfast.errors import DatabaseError
 from holdfast.worker.backoff import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from datetime import timedelta
 
     from holdfast.models import Job, Want
     from holdfast.ports import Leases
     from holdfast.settings import WorkerSettings
     from holdfast.worker.hand import Hand
+    from holdfast.worker.solo import Solo
 
 _FOREVER = 3600.0
 _DEAF_POLL = 1.0
+_LAST_WORD = 0.8
+"""Seconds for the reply to a question that was on its way when the worker was stopped."""
 
 
 class QueueExecutionMode(StrEnum):
@@ -38,19 +43,21 @@ class Claimer:
         wants: Sequence[Want],
         settings: WorkerSettings,
         hand: Hand,
+        solo: Solo,
         *,
         worker: str,
         start: Callable[[Sequence[Job], float], None],
-        before: Callable[[], Awaitable[None]],
     ) -> None:
         self._leases = leases
         self._wants = wants
         self._settings = settings
         self._hand = hand
+        self._solo = solo
         self._worker = worker
         self._start = start
-        self._before = before
         self._hinted = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self._question: asyncio.Timeout | None = None
         self.stopping = False
         self.listening = False
         self.ticked = monotonic()
@@ -61,42 +68,59 @@ class Claimer:
         self._hinted = True
         self._hand.changed.set()
 
+    def wake_in(self, delay: timedelta) -> None:
+        """This worker put a job off for so long: before the next poll nobody else will tell."""
+        loop = asyncio.get_running_loop()
+        when = loop.time() + delay.total_seconds()
+        if delay < self._settings.dequeue_timeout and (
+            self._alarm is None or self._alarm.when() > when
+        ):
+            self._silence()
+            self._alarm = loop.call_at(when, self._ring)
+
     def stop(self) -> None:
         self.stopping = True
         self._hand.changed.set()
+        if self._question is not None and not self._question.expired():
+            self._question.reschedule(asyncio.get_running_loop().time() + _LAST_WORD)
 
     async def run(self, mode: QueueExecutionMode) -> None:
         """Until stopped, or in drain mode until a look everywhere finds nothing twice."""
         backoff = Backoff()
-        sweep, found_nothing = True, 0
-        while not self.stopping:
-            await self._before()
-            free = await self._room()
-            if not free:
-                continue
-            jobs = await self._claim(free, sweep, backoff)
-            if jobs is None:
-                sweep = True
-                continue
-            if len(jobs) == free:
-                sweep = False
-                continue
-            found_nothing = 0 if jobs or len(self._hand) else found_nothing + 1
-            if mode is QueueExecutionMode.drain and found_nothing >= 2:
-                return
-            if not (mode is QueueExecutionMode.drain and found_nothing):
-                await self._wait(mode)
-            sweep = True
+        drain = mode is QueueExecutionMode.drain
+        sweep, found_nothing = False, 0
+        try:
+            while not self.stopping:
+                free = await self._room()
+                jobs = await self._claim(free, sweep or self._solo.careful, backoff)
+                await self._solo.run(lambda: self.stopping)
+                if jobs is None or len(jobs) == free or self._solo.careful:
+                    continue
+                sweep = drain
+                found_nothing = 0 if jobs or len(self._hand) else found_nothing + 1
+                if drain and found_nothing >= 2:
+                    return
+                if not (drain and found_nothing):
+                    await self._wait(drain)
+        finally:
+            self._silence()
 
     async def _claim(self, free: int, sweep: bool, backoff: Backoff) -> list[Job] | None:
+        if not free:
+            return None
         self._hinted = self._hand.freed_limit = False
         sent = monotonic()
         try:
-            jobs = await self._leases.claim(
-                self._wants, limit=free, worker=self._worker, sweep=sweep
-            )
+            async with self._asking():
+                jobs = await self._leases.claim(
+                    self._wants, limit=free, worker=self._worker, sweep=sweep
+                )
+        except TimeoutError:
+            # Stopped, and the database is silent: a lease that it may have given lapses.
+            return None
         except DatabaseError as error:
-            await backoff.pause("no job can be claimed", error)
+            pause = backoff.pause("no job can be claimed", error)
+            await self._hand.until(lambda: self.stopping, seconds=pause)
             return None
         backoff.reset()
         self.ticked = monotonic()
@@ -114,19 +138,48 @@ class Claimer:
 
         while not await self._hand.until(roomy, seconds=_FOREVER):
             pass
-        return 0 if self.stopping else min(self._settings.batch_size, most - self._hand.running)
+        if self.stopping:
+            return 0
+        batch = 1 if self._solo.careful else self._settings.batch_size
+        return min(batch, most - self._hand.running)
 
-    async def _wait(self, mode: QueueExecutionMode) -> None:
+    async def _wait(self, drain: bool) -> None:
         """Until a hint, a stop, the next due job or the poll."""
         pause = self._settings.dequeue_timeout.total_seconds()
         if not self.listening:
             pause = min(pause, _DEAF_POLL)
-        due = await self._leases.next_due(self._wants)
+        due = await self._next_due()
         if due is not None:
             pause = min(pause, due.total_seconds())
 
         def stirred() -> bool:
-            drained = mode is QueueExecutionMode.drain and not len(self._hand)
+            drained = drain and not len(self._hand)
             return self._hinted or self.stopping or self._hand.freed_limit or drained
 
         await self._hand.until(stirred, seconds=pause)
+
+    async def _next_due(self) -> timedelta | None:
+        try:
+            async with self._asking():
+                return await self._leases.next_due(self._wants)
+        except (DatabaseError, TimeoutError):
+            # The next claim will tell, and knows how long to wait.
+            return None
+
+    @asynccontextmanager
+    async def _asking(self) -> AsyncIterator[None]:
+        """A question to the database, for whose answer a stop does not wait long."""
+        async with asyncio.timeout(_LAST_WORD if self.stopping else None) as self._question:
+            try:
+                yield
+            finally:
+                self._question = None
+
+    def _silence(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self.wake()

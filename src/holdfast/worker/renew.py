@@ -11,7 +11,7 @@ from holdfast.clock import monotonic
 from holdfast.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from holdfast.models import WorkerInfo
     from holdfast.ports import Store
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast.worker")
 
 _RETRY = 0.2
+_SHORTEST_PATIENCE = 0.02
+_LAST_WORD = 0.3
+"""Seconds in which the thread should end when it is told to."""
 
 
 class Renewer:
@@ -43,38 +46,59 @@ class Renewer:
         self._on_lost = on_lost
         self._on_untrusted = on_untrusted
         self._home = asyncio.get_running_loop()
+        self._closing: set[asyncio.Task[None]] = set()
 
-    async def run(self, store: Store) -> None:
+    async def run(self, connect: Callable[[], Store]) -> None:
         """Until cancelled."""
-        while True:
-            began = monotonic()
-            renewed = await self._renew(store)
-            self._distrust()
-            pause = self._interval if renewed else min(_RETRY, self._interval)
-            await asyncio.sleep(max(0.0, pause - (monotonic() - began)))
+        store = connect()
+        try:
+            while True:
+                began = monotonic()
+                renewed = await self._renew(store)
+                self._distrust()
+                if renewed is None:
+                    store = self._replace(store, connect)
+                pause = self._interval if renewed else min(_RETRY, self._interval)
+                await asyncio.sleep(max(0.0, pause - (monotonic() - began)))
+        finally:
+            await store.close()
 
-    async def _renew(self, store: Store) -> bool:
+    async def _renew(self, store: Store) -> bool | None:
+        """Whether it was possible; None: the database did not answer in time."""
         leases = [lease for lease in self._hand.snapshot() if lease.to_be_renewed]
         sent = monotonic()
         try:
-            # A late reply is as bad as none: after a third of the lease the next try is due.
-            async with asyncio.timeout(max(self._interval, _RETRY)):
+            async with asyncio.timeout(self._patience(leases)):
                 owned = await store.leases.renew([lease.held for lease in leases])
+                for lease in leases:
+                    if lease.held in owned:
+                        lease.renewed(sent)
+                    else:
+                        self._home.call_soon_threadsafe(self._on_lost, lease)
                 await store.leases.report(self._info())
         except (DatabaseError, TimeoutError) as error:
-            logger.warning("%d leases could not be renewed: %s", len(leases), error)
-            return False
-        for lease in leases:
-            if lease.held in owned:
-                lease.renewed(sent)
-            else:
-                self._home.call_soon_threadsafe(self._on_lost, lease)
+            reason = str(error) or "no answer in time"
+            logger.warning("%d leases could not be renewed: %s", len(leases), reason)
+            return None if isinstance(error, TimeoutError) else False
         return True
+
+    def _patience(self, leases: Sequence[Lease]) -> float:
+        """A late reply is as bad as none: the next try is due, or a handler must be stopped."""
+        now = monotonic()
+        trusted = [lease.trusted_until - now for lease in leases if lease.trusted]
+        return max(_SHORTEST_PATIENCE, min([max(self._interval, _RETRY), *trusted]))
 
     def _distrust(self) -> None:
         for lease in self._hand.snapshot():
             if not lease.trusted:
                 self._home.call_soon_threadsafe(self._on_untrusted, lease)
+
+    def _replace(self, store: Store, connect: Callable[[], Store]) -> Store:
+        """A silent connection may stay silent for ever, and takes its time to close."""
+        closing = asyncio.get_running_loop().create_task(store.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        return connect()
 
 
 class RenewingThread:
@@ -85,7 +109,7 @@ class RenewingThread:
         self._store = store
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self._started = threading.Event()
+        self._stopping = False
         self._home = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._home.create_future()
         self._thread = threading.Thread(target=self._main, name="holdfast-renew", daemon=True)
@@ -97,16 +121,17 @@ class RenewingThread:
             await asyncio.shield(self._ended)
         finally:
             self._stop()
+            await asyncio.wait([self._ended], timeout=_LAST_WORD)
 
     def _stop(self) -> None:
-        self._started.wait(1)
-        loop, task = self._loop, self._task
-        if loop is not None and task is not None and not loop.is_closed():
-            try:
-                loop.call_soon_threadsafe(task.cancel)
-            except RuntimeError:
-                return
-        self._thread.join(2)
+        self._stopping = True
+        if self._loop is None or self._task is None:
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._task.cancel)
+        except RuntimeError:
+            # It has ended by itself.
+            return
 
     def _main(self) -> None:
         try:
@@ -125,17 +150,14 @@ class RenewingThread:
             else:
                 self._ended.set_exception(error)
 
-        if not self._home.is_closed():
+        try:
             self._home.call_soon_threadsafe(end)
+        except RuntimeError:
+            # The worker's event loop was closed without waiting for this thread.
+            return
 
     async def _renew(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task()
-        self._started.set()
-        store = self._store.fork("renew")
-        try:
-            await self._renewer.run(store)
-        except asyncio.CancelledError:
-            return
-        finally:
-            await store.close()
+        self._task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
+        # Told to stop before there was a task to cancel.
+        if not self._stopping:
+            await self._renewer.run(lambda: self._store.fork("renew"))

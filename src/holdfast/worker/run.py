@@ -32,7 +32,9 @@ _STOPPED: Mapping[str, Outcome] = {
 
 
 async def run(lease: Lease, resources: Mapping[Any, Any]) -> Outcome:
-    """Run the handler of a lease, unless the lease is too old to be trusted."""
+    """Run the handler of a lease, unless it was stopped before or is too old to be trusted."""
+    if lease.cancellation.reason is not None:
+        return _STOPPED[lease.cancellation.reason]
     if not lease.trusted:
         return _STOPPED[UNTRUSTED]
     lease.began = monotonic()

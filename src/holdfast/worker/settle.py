@@ -15,7 +15,6 @@ from holdfast.models import (
     Abandoned,
     Change,
     Failed,
-    Held,
     Outcome,
     Parked,
     Released,
@@ -26,7 +25,8 @@ from holdfast.worker.backoff import Backoff
 from holdfast.worker.hand import Hand, Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from datetime import timedelta
 
     from holdfast.ports import Leases
 
@@ -36,6 +36,9 @@ _BATCH = 1000
 _COMPLETE, _RETRY, _FAIL, _HOLD, _RELEASE = (
     TRANSITIONS[verb] for verb in (Verb.COMPLETE, Verb.RETRY, Verb.FAIL, Verb.HOLD, Verb.RELEASE)
 )
+
+_PASSING = ("40", "53", "55", "57", "58")
+"""SQLSTATE classes of a server that is in trouble: conflicts, resources, locks, stops, disks."""
 
 Ending = tuple[Lease, Outcome]
 
@@ -63,14 +66,30 @@ def change_of(lease: Lease, outcome: Outcome) -> tuple[Transition, Change] | Non
             assert_never(outcome)
 
 
+def _passes(error: DatabaseError) -> bool:
+    """Whether the same statement may go through later."""
+    if isinstance(error, (ConnectionFailed, ConnectionLost)):
+        return True
+    return (error.sqlstate or "").startswith(_PASSING)
+
+
 class Settler:
     """Writes outcomes: all that have come while the last write was on its way go together."""
 
-    def __init__(self, leases: Leases, hand: Hand, observers: Observers, worker: str) -> None:
+    def __init__(
+        self,
+        leases: Leases,
+        hand: Hand,
+        observers: Observers,
+        *,
+        worker: str,
+        on_put_off: Callable[[timedelta], None],
+    ) -> None:
         self._leases = leases
         self._hand = hand
         self._observers = observers
         self._worker = worker
+        self._on_put_off = on_put_off
         self._pending: deque[Ending] = deque()
         self._wake = asyncio.Event()
         self._in_doubt = False
@@ -92,12 +111,13 @@ class Settler:
                     await self._write(batch)
                     self._in_doubt = False
                     backoff.reset()
-                except (ConnectionFailed, ConnectionLost) as error:
-                    self._in_doubt = True
+                except DatabaseError as error:
+                    self._in_doubt = self._in_doubt or isinstance(error, ConnectionLost)
                     self._pending.extendleft(
                         ending for ending in reversed(batch) if ending[0] in self._hand
                     )
-                    await backoff.pause(f"outcomes of {len(batch)} jobs wait", error)
+                    pause = backoff.pause(f"outcomes of {len(batch)} jobs wait", error)
+                    await asyncio.sleep(pause)
 
     async def _write(self, batch: Sequence[Ending]) -> None:
         by_transition: dict[str, list[tuple[Ending, Change]]] = defaultdict(list)
@@ -121,13 +141,11 @@ class Settler:
         try:
             moved = await self._leases.change(transition, [change for _, change in endings])
             if transition is _RETRY and len(moved) < len(endings):
-                rest = [
-                    change for _, change in endings if Held(change.id, change.token) not in moved
-                ]
+                rest = [change for _, change in endings if change.held not in moved]
                 moved |= await self._leases.change(RETIRE_LAST_RETRY, rest)
-        except (ConnectionFailed, ConnectionLost):
-            raise
         except DatabaseError as error:
+            if _passes(error):
+                raise
             await self._change_one_by_one(transition, endings, error)
             return
         self._settled([ending for ending, _ in endings if ending[0].held in moved])
@@ -157,9 +175,9 @@ class Settler:
         )
         try:
             moved = await self._leases.change(transition, [bare])
-        except (ConnectionFailed, ConnectionLost):
-            raise
-        except DatabaseError:
+        except DatabaseError as again:
+            if _passes(again):
+                raise
             # Whoever recovers the job may have better luck; renewing it would hide it for ever.
             logger.exception("job %d is left to its lease", change.id)
             moved = set()
@@ -168,6 +186,8 @@ class Settler:
     def _settled(self, endings: Sequence[Ending]) -> None:
         for lease, outcome in endings:
             self._hand.drop(lease)
+            if isinstance(outcome, Retried):
+                self._on_put_off(outcome.delay)
             if self._observers:
                 self._observers.notify(Settled(self._worker, lease.job, outcome, lease.seconds_run))
 

@@ -8,7 +8,7 @@ import os
 import platform
 import secrets
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -37,11 +37,12 @@ from holdfast.worker.hand import TRUST, Hand, Lease
 from holdfast.worker.renew import Renewer, RenewingThread
 from holdfast.worker.run import run
 from holdfast.worker.settle import Settler
-from holdfast.worker.solo import Solo, on_last_chance
+from holdfast.worker.solo import Solo
 from holdfast.worker.sweep import Sweeper
+from holdfast.worker.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from holdfast.ports import Store
     from holdfast.task import Entrypoint, Registry
@@ -51,7 +52,11 @@ logger = logging.getLogger("holdfast.worker")
 _GRACE = 0.8
 """Seconds for handlers that were told to stop, and for the last outcomes."""
 
+_LAST_WORD = 0.2
+"""Seconds for the polite end of a connection."""
+
 _NOT_STARTED = Released("not started")
+_TO_RUN_ALONE = Released("waits to run alone")
 
 
 class QueueManager:
@@ -78,10 +83,12 @@ class QueueManager:
         self.id = f"{platform.node()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._settings = WorkerSettings()
         self._state = "starting"
+        self._stopped_at: float | None = None
         self._hand: Hand
         self._claimer: Claimer
         self._settler: Settler
         self._solo: Solo
+        self._turns: Turns
 
     @property
     def entrypoints(self) -> tuple[Entrypoint, ...]:
@@ -125,35 +132,58 @@ class QueueManager:
         try:
             await self._work(forks, wants, mode)
         except BaseExceptionGroup as group:
-            if len(group.exceptions) == 1:
-                raise group.exceptions[0] from None
-            raise
+            raise _only_error(group) from None
         finally:
             self._state = "stopped"
-            for fork in forks.values():
-                if fork is not self._store:
-                    with suppress(DatabaseError):
-                        await fork.close()
+            await self._close(forks.values())
 
     async def _work(
         self, forks: Mapping[str, Store], wants: Sequence[Want], mode: QueueExecutionMode
     ) -> None:
+        self._prepare(forks, wants)
+        async with asyncio.TaskGroup() as lasting:
+            renewing = lasting.create_task(self._renew(min(w.lease for w in wants).total_seconds()))
+            settling = lasting.create_task(self._settler.run())
+            # What ends the claiming, a crash or a cancellation too, ends in the same tidy way.
+            patience = timedelta(0)
+            try:
+                await self._claim(forks, wants, mode)
+                patience = self._settings.drain_timeout
+            finally:
+                self._state = "draining"
+                await self._drain(patience)
+                settling.cancel()
+                renewing.cancel()
+            await asyncio.wait([settling, renewing])
+            await self._say_farewell(forks["claim"])
+
+    def _prepare(self, forks: Mapping[str, Store], wants: Sequence[Want]) -> None:
         self._hand = hand = Hand()
-        self._settler = Settler(forks["settle"].leases, hand, self._observers, self.id)
-        self._solo = Solo(hand, self._begin)
+        self._turns = Turns(self._launch)
+        self._solo = Solo(hand, self._begin, self._hand_back)
         self._claimer = Claimer(
             forks["claim"].leases,
             wants,
             self._settings,
             hand,
+            self._solo,
             worker=self.id,
             start=self._start,
-            before=lambda: self._solo.run(lambda: self._claimer.stopping),
         )
+        self._settler = Settler(
+            forks["settle"].leases,
+            hand,
+            self._observers,
+            worker=self.id,
+            on_put_off=self._claimer.wake_in,
+        )
+
+    async def _claim(
+        self, forks: Mapping[str, Store], wants: Sequence[Want], mode: QueueExecutionMode
+    ) -> None:
+        """Claim, with all that only serves it, until there is nothing more to be claimed."""
         sweeper = Sweeper(forks["claim"].leases, wants, self._settings, self._observers, self.id)
         async with asyncio.TaskGroup() as group:
-            renewing = group.create_task(self._renew(min(w.lease for w in wants).total_seconds()))
-            settling = group.create_task(self._settler.run())
             others = [
                 group.create_task(self._listen(forks["listen"])),
                 group.create_task(sweeper.run()),
@@ -161,19 +191,14 @@ class QueueManager:
             ]
             self._state = "running"
             await self._claimer.run(mode)
-            self._state = "draining"
-            for task in others[:2]:
+            for task in others:
                 task.cancel()
-            await self._drain()
-            others[2].cancel()
-            settling.cancel()
-            await self._say_farewell(forks["claim"])
-            renewing.cancel()
 
     def _start(self, jobs: Sequence[Job], sent: float) -> None:
-        """Put claimed jobs to work; those on their last chance wait for their turn alone."""
+        """Put claimed jobs to work."""
         if jobs and self._observers:
             self._observers.notify(Claimed(self.id, [job for job in jobs if job.claim_token]))
+        leases = []
         for job in jobs:
             if job.claim_token is None:
                 logger.error("job %d has no attempts left and is held", job.id)
@@ -182,17 +207,20 @@ class QueueManager:
             entrypoint = self._registry.get(job.entrypoint)
             assert entrypoint is not None  # noqa: S101 - only what is registered is claimed
             seconds = job.lease.total_seconds() if job.lease else 0.0
-            lease = Lease(
-                job, Held(job.id, job.claim_token, job.queue), entrypoint, seconds, sent + seconds * TRUST
-            )
+            held = Held(job.id, job.claim_token, job.queue)
+            lease = Lease(job, held, entrypoint, seconds, sent + seconds * TRUST)
             self._hand.add(lease)
-            if on_last_chance(job, entrypoint):
-                self._solo.add(lease)
-            else:
-                self._begin(lease)
+            leases.append(lease)
+        if self._claimer.stopping:
+            self._give_back(leases)
+        else:
+            self._solo.admit(leases)
 
     def _begin(self, lease: Lease) -> None:
         self._hand.started()
+        self._turns.begin(lease)
+
+    def _launch(self, lease: Lease) -> None:
         lease.task = asyncio.get_running_loop().create_task(run(lease, self._resources))
         lease.task.add_done_callback(partial(self._end, lease))
 
@@ -200,7 +228,15 @@ class QueueManager:
         # A task that was cancelled before its first step never came to run().
         outcome = _NOT_STARTED if task.cancelled() else task.result()
         self._settler.put(lease, outcome)
+        self._turns.ended(lease)
         self._hand.finished()
+
+    def _hand_back(self, lease: Lease) -> None:
+        self._settler.put(lease, _TO_RUN_ALONE)
+
+    def _give_back(self, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            self._settler.put(lease, _NOT_STARTED)
 
     async def _renew(self, shortest: float) -> None:
         renewer = Renewer(
@@ -217,7 +253,7 @@ class QueueManager:
                 "leases are renewed on the worker's event loop and connection: a handler that "
                 "blocks the loop for a lease loses it; Holdfast.connect(dsn) has no such limit"
             )
-            await renewer.run(self._store)
+            await renewer.run(lambda: self._store)
 
     def _lost(self, lease: Lease) -> None:
         if lease in self._hand and lease.settle_by is None:
@@ -262,35 +298,61 @@ class QueueManager:
                 await store.wakeups.listen(work, self._canceled)
             except DatabaseError as error:
                 self._claimer.listening = False
-                await backoff.pause("no wake-ups arrive, polling", error)
+                # It may be asleep until a wake-up that will not come.
+                self._claimer.wake()
+                await asyncio.sleep(backoff.pause("no wake-ups arrive, polling", error))
 
     async def _heed_shutdown(self) -> None:
         await self.shutdown.wait()
+        self._stopped_at = monotonic()
         self._claimer.stop()
 
-    async def _drain(self) -> None:
+    async def _drain(self, patience: timedelta) -> None:
         """Hand back what has not started, let the rest finish, then tell it to stop."""
-        for lease in self._solo.take_waiting():
+        self._give_back(self._solo.take_waiting())
+        for lease in self._turns.take_waiting():
             self._settler.put(lease, _NOT_STARTED)
+            self._hand.finished()
+        began = monotonic() if self._stopped_at is None else self._stopped_at
+        left = began + patience.total_seconds() - monotonic()
         hurrying = asyncio.get_running_loop().create_task(self._hurry())
-        patience = self._settings.drain_timeout.total_seconds()
-        if not await self._hand.until(
-            lambda: not len(self._hand) or self.hurry.is_set(), seconds=patience
-        ):
-            logger.warning("%d jobs still run after %s", self._hand.running, patience)
-        hurrying.cancel()
-        for lease in self._hand.snapshot():
-            lease.stop(SHUTDOWN)
+        try:
+            if not await self._hand.until(
+                lambda: not len(self._hand) or self.hurry.is_set(), seconds=left
+            ):
+                logger.warning("%d jobs still run after %s", self._hand.running, patience)
+        finally:
+            hurrying.cancel()
+            for lease in self._hand.snapshot():
+                lease.stop(SHUTDOWN)
         if not await self._hand.until(lambda: not len(self._hand), seconds=_GRACE):
-            left = sorted(lease.job.id for lease in self._hand.snapshot())
-            logger.error("jobs %s could not be handed back; their leases will run out", left)
+            unsettled = sorted(lease.job.id for lease in self._hand.snapshot())
+            logger.error("jobs %s could not be handed back; their leases will run out", unsettled)
 
     async def _hurry(self) -> None:
         await self.hurry.wait()
         self._hand.changed.set()
 
     async def _say_farewell(self, store: Store) -> None:
+        if len(self._hand):
+            return
         with suppress(DatabaseError, TimeoutError):
             async with asyncio.timeout(_GRACE):
                 await store.leases.forget(self._hand.take_ended_claims())
                 await store.leases.farewell(self.id)
+
+    async def _close(self, forks: Iterable[Store]) -> None:
+        async def close(fork: Store) -> None:
+            with suppress(DatabaseError, TimeoutError):
+                async with asyncio.timeout(_LAST_WORD):
+                    await fork.close()
+
+        await asyncio.gather(*(close(fork) for fork in forks if fork is not self._store))
+
+
+def _only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What went wrong, without the wrapping of the task groups where it was one thing."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -21,6 +21,7 @@ DIRECTORY = ".holdfast-demo"
 def register(app: App) -> None:
     app.command(
         name="demo",
+        rich_help_panel="Set up",
         epilog=example("holdfast demo", "holdfast demo --seconds 20 --dir ./my-demo --keep"),
     )(demo)
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 from functools import partial
 
 from holdfast.app import Holdfast
+from holdfast.embedded import SCHEME
 from holdfast.executors import DatabaseRetryEntrypointExecutor
 from holdfast.models import Job, Schedule
 
@@ -31,18 +32,28 @@ _retrying = partial(
 )
 
 
+async def main(directory: str) -> Holdfast:
+    """For `holdfast run holdfast.cli.demo.handlers:main -- DIR`."""
+    hf = Holdfast.connect(f"{SCHEME}{directory}")
+    register(hf)
+    return hf
+
+
 def register(hf: Holdfast) -> None:
     """Register every handler of the demo."""
-    hf.entrypoint(FAST)(fast)
-    hf.entrypoint(SLOW)(slow)
-    hf.entrypoint(FLAKY, executor_factory=_retrying)(flaky)
-    hf.entrypoint(BROKEN, on_failure="hold")(broken)
-    hf.entrypoint(DEFERRED)(fast)
-    hf.entrypoint(LATER)(fast)
-    hf.entrypoint(UNIQUE)(unique)
+    # Whoever shares a worker with the poison job dies with it, again and again. More patience with
+    # them than with it, and the one that is held in the end is the one that did it.
+    patient = partial(hf.entrypoint, max_recoveries=20)
+    patient(FAST)(fast)
+    patient(SLOW)(slow)
+    patient(FLAKY, executor_factory=_retrying)(flaky)
+    patient(BROKEN, on_failure="hold")(broken)
+    patient(DEFERRED)(fast)
+    patient(LATER)(fast)
+    patient(UNIQUE)(unique)
     hf.entrypoint(POISON, on_failure="hold")(poison)
     # "all": a tick that nobody was alive to take is taken later, so every second has its job.
-    hf.schedule(TICK, "* * * * * *", misfire="all")(tick)
+    hf.schedule(TICK, "* * * * * *", misfire="all", max_recoveries=20)(tick)
 
 
 async def fast(job: Job) -> None:

@@ -98,15 +98,18 @@ def print_next(directory: Path, producer: Producer, held: Sequence[int]) -> None
     line()
     line(f"The data is in {short(directory)}; remove the folder when you are done.", style="bold")
     line("Try next:")
-    for words, meaning in (
-        ("failed", "the jobs that are held, and why"),
-        (f"show {poisoned}", "the whole life of the poison job"),
-        (f"requeue {some}", "send held jobs back to the queue"),
-        ("log -n 20", "the newest lines of the log"),
-        ("stats", "how much was done, by the minute"),
-        ("dashboard", "the live view of this queue"),
-    ):
-        line(f"  {f'{command} {words} {where}':<62}  {meaning}")
+    tries = [
+        (f"failed {where}", "the jobs that are held, and why"),
+        (f"show {poisoned} {where}", "the whole life of the poison job"),
+        (f"requeue {some} {where}", "send held jobs back to the queue"),
+        (f"run holdfast.cli.demo.handlers:main -- {short(directory)}", "a worker for them"),
+        (f"log -n 20 {where}", "the newest lines of the log"),
+        (f"stats {where}", "how much was done, by the minute"),
+        (f"dashboard {where}", "the live view of this queue"),
+    ]
+    longest = max(len(words) for words, _ in tries)
+    for words, meaning in tries:
+        line(f"  {command} {words:<{longest}}  {meaning}")
 
 
 def _command() -> str:

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from holdfast.app import Holdfast
 from holdfast.cli.demo import handlers
-from holdfast.embedded import SCHEME
 from holdfast.events import Event, Lost
 from holdfast.models import Abandoned, JobId
 
@@ -70,8 +68,7 @@ def _read(file: Path) -> Iterator[Refusal]:
 
 async def work(directory: Path, number: int) -> None:
     """Until told to stop, or until the demo that started it is gone."""
-    async with Holdfast.connect(f"{SCHEME}{directory}") as hf:
-        handlers.register(hf)
+    async with await handlers.main(str(directory)) as hf:
         hf.observe(Witness(directory, number))
         # Standard input is a pipe that nobody writes to: it ends with the demo.
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), hf.shutdown.set)

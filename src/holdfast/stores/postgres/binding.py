@@ -67,6 +67,20 @@ SCHEDULE_COLUMNS = (
 )
 """The stored fields of models.Schedule, in its order."""
 
+BREAKER_COLUMNS = (
+    "name",
+    "state",
+    "generation",
+    "failures",
+    "opened_at",
+    "cooldown",
+    "probes",
+    "actor",
+    "reason",
+    "updated",
+)
+"""The fields of breaker.Breaker, in its order."""
+
 
 @dataclass(frozen=True, slots=True)
 class Binding:
@@ -77,7 +91,10 @@ class Binding:
     @property
     def relations(self) -> dict[str, str]:
         """What the templates call the tables."""
-        suffixes = ("log", "leases", "statistics", "counted", "schedules", "workers", "status")
+        suffixes = (
+            *("log", "leases", "statistics", "counted", "schedules", "workers", "breakers"),
+            "status",
+        )
         quoted = {suffix: self.names.table(f"_{suffix}") for suffix in suffixes}
         return {
             "table": self.names.table(),

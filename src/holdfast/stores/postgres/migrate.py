@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from holdfast.settings import Names
     from holdfast.stores.postgres.drivers.base import Driver
 
-_UNDEFINED_TABLE = "42P01"
-_UNDEFINED_SCHEMA = "3F000"
+UNDEFINED = ("42P01", "3F000")
+"""What PostgreSQL says of a table or schema that is not there."""
+
+_BREAKERS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +45,13 @@ def migrations() -> tuple[Migration, ...]:
     return tuple(sorted(found, key=lambda migration: migration.version))
 
 
+def _schema_sql(names: Names) -> str:
+    return f'create schema if not exists "{names.schema}";\n' if names.schema else ""
+
+
 def _ledger_sql(names: Names) -> str:
-    schema = f'create schema if not exists "{names.schema}";\n' if names.schema else ""
     return (
-        f"{schema}create table if not exists {names.table('_migrations')} (\n"
+        f"{_schema_sql(names)}create table if not exists {names.table('_migrations')} (\n"
         "    version     integer primary key,\n"
         "    name        text not null,\n"
         "    applied_at  timestamptz not null default clock_timestamp()\n"
@@ -89,10 +94,18 @@ async def applied(driver: Driver, names: Names) -> list[int]:
             f"select version from {names.table('_migrations')} order by version"
         )
     except DatabaseError as error:
-        if error.sqlstate in (_UNDEFINED_TABLE, _UNDEFINED_SCHEMA):
+        if error.sqlstate in UNDEFINED:
             return []
         raise
     return [row[0] for row in rows]
+
+
+async def _lock(tx: Driver, names: Names) -> None:
+    await tx.fetch(
+        "select pg_advisory_xact_lock(hashtextextended($1, 0))",
+        [f"holdfast migrate {names.table()}"],
+        timeout=60,
+    )
 
 
 async def install(driver: Driver, names: Names) -> list[str]:
@@ -101,11 +114,7 @@ async def install(driver: Driver, names: Names) -> list[str]:
     if done and done[-1] >= migrations()[-1].version:
         return []
     async with driver.transaction() as tx:
-        await tx.fetch(
-            "select pg_advisory_xact_lock(hashtextextended($1, 0))",
-            [f"holdfast migrate {names.table()}"],
-            timeout=60,
-        )
+        await _lock(tx, names)
         await tx.script("set local lock_timeout = '5s'")
         await tx.script(_ledger_sql(names))
         done = await applied(tx, names)
@@ -113,6 +122,18 @@ async def install(driver: Driver, names: Names) -> list[str]:
         for migration in missing:
             await tx.script(_apply_sql(migration, names))
     return [migration.name for migration in missing]
+
+
+async def install_breakers(driver: Driver, names: Names) -> list[str]:
+    """Create the table of the breakers alone, without a ledger; a full install may follow."""
+    [migration] = [migration for migration in migrations() if migration.version == _BREAKERS]
+    [[there]] = await driver.fetch("select to_regclass($1) is not null", [names.table("_breakers")])
+    if there:
+        return []
+    async with driver.transaction() as tx:
+        await _lock(tx, names)
+        await tx.script(_schema_sql(names) + migration.sql(names))
+    return [migration.name]
 
 
 async def uninstall(driver: Driver, names: Names) -> None:

@@ -21,6 +21,7 @@ from holdfast.lifecycle import (
     Verb,
 )
 from holdfast.stores.postgres.binding import (
+    BREAKER_COLUMNS,
     JOB_COLUMNS,
     LOG_COLUMNS,
     SCHEDULE_COLUMNS,
@@ -151,6 +152,7 @@ class Statements:
             "columns": ", ".join(f"j.{column}" for column in JOB_COLUMNS),
             "log_columns": ", ".join(f"l.{column}" for column in LOG_COLUMNS),
             "schedule_columns": ", ".join(f"s.{column}" for column in SCHEDULE_COLUMNS),
+            "breaker_columns": ", ".join(f"b.{column}" for column in BREAKER_COLUMNS),
             "final": f"({', '.join(self.binding.word(status) for status in FINAL)})",
             "on_conflict": _ON_CONFLICT["skip"],
         }
@@ -193,6 +195,9 @@ class Statements:
             "schedule_all",
             "schedule_pause",
             "schedule_remove",
+            "breaker_read",
+            "breaker_register",
+            "breaker_write",
         ]
         return [
             *(self._fill(file, file) for file in plain),

@@ -8,6 +8,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.models import JobId
 from holdfast.settings import Names
 from holdfast.stores.postgres import migrate
+from holdfast.stores.postgres.breakers import PostgresBreakers
 from holdfast.stores.postgres.drivers import wrap
 from holdfast.stores.postgres.jobs import PostgresJobs
 from holdfast.stores.postgres.leases import PostgresLeases
@@ -18,13 +19,14 @@ from holdfast.stores.postgres.schedules import PostgresSchedules
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.ports import Only
     from holdfast.stores.postgres.drivers.base import Driver
 
 _CANCEL = "cancel "
 
 
 class PostgresStore:
-    """The four ports over one driver; fork() gives another over a connection of its own."""
+    """The five ports over one driver; fork() gives another over a connection of its own."""
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class PostgresStore:
         self.leases = PostgresLeases(runner, self.names)
         self.jobs = PostgresJobs(runner, self.names, notify=notify)
         self.schedules = PostgresSchedules(runner, self.names, self.jobs)
+        self.breakers = PostgresBreakers(runner, self.names)
         self.wakeups = PostgresWakeups(driver, self.names)
 
     @property
@@ -61,8 +64,9 @@ class PostgresStore:
     async def verify(self) -> None:
         await migrate.verify(self.driver, self.names)
 
-    async def install(self) -> list[str]:
-        return await migrate.install(self.driver, self.names)
+    async def install(self, only: Only | None = None) -> list[str]:
+        install = migrate.install_breakers if only == "breakers" else migrate.install
+        return await install(self.driver, self.names)
 
     async def uninstall(self) -> None:
         await migrate.uninstall(self.driver, self.names)

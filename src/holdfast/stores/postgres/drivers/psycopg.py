@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
-from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor
+from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor, capabilities
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.sql import Identifier
@@ -31,6 +31,8 @@ from holdfast.stores.postgres.drivers.psycopg_types import adapt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
+
+    from psycopg.pq.abc import PGcancel
 
     from holdfast.stores.postgres.drivers.base import Session
 
@@ -224,7 +226,7 @@ class PsycopgSession:
         try:
             await asyncio.wait({task}, timeout=timeout)
         except asyncio.CancelledError:
-            task.cancel()
+            self._ask_to_stop(task)
             await self._abandon(task, GRACE)
             raise
         if not task.done():
@@ -235,6 +237,16 @@ class PsycopgSession:
         with _translating(self._connection):
             result: T = task.result()
         return result
+
+    def _ask_to_stop(self, task: asyncio.Task[Any]) -> None:
+        pgconn = self._connection.pgconn
+        active = pgconn.transaction_status == TransactionStatus.ACTIVE
+        if capabilities.has_cancel_safe() or not active:
+            task.cancel()
+            return
+        # libpq before 17 can only ask by blocking, for ever when nobody answers. psycopg would do
+        # that in a thread for which the process waits at its end; for a daemon it does not.
+        threading.Thread(target=_cancel, args=(pgconn.get_cancel(),), daemon=True).start()
 
     async def _abandon(self, task: asyncio.Task[Any], patience: float) -> None:
         # Nobody will ask for its result, and asyncio complains of errors that nobody has seen.
@@ -338,6 +350,11 @@ def _in_transaction(connection: psycopg.BaseConnection[Any]) -> bool:
 def _begin(connection: psycopg.BaseConnection[Any]) -> str:
     # Outside autocommit psycopg sends BEGIN by itself before whatever comes first.
     return "begin" if connection.autocommit else "select"
+
+
+def _cancel(request: PGcancel) -> None:
+    with suppress(psycopg.Error):
+        request.cancel()
 
 
 def _twin(connection: AsyncConnection[Any]) -> socket.socket:

@@ -1,0 +1,347 @@
+"""The dashboard: what it shows of a known state, what it never lets through, how it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+import unicodedata
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from holdfast import Holdfast, NewJob, Status
+from holdfast.cli.dashboard_picture import draw, scene
+from holdfast.cli.dashboard_render import WIDE, render, sparkline
+from holdfast.cli.dashboard_snapshot import (
+    EntrypointRow,
+    FailureRow,
+    RunningRow,
+    ScheduleRow,
+    Snapshot,
+    WorkerRow,
+    collect,
+)
+from holdfast.models import JobId, Want
+from holdfast.settings import Names
+from holdfast.stores.postgres.drivers import connect
+from holdfast.stores.postgres.render import statements
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.servers import Database
+
+AT = datetime(2026, 3, 9, 10, 30, 12, tzinfo=UTC)
+
+PICTURE = """\
+Holdfast  2026-03-09 10:30:12Z    1,303 queued  342 picked  4 failed   3 workers
+last 30 min ▄▄▄▄▅▅▆▇▆▆▅▅▅▅▅▄▂▂▄███▇▆▆▆▅▆▆▂ 53,378 ended
+now         ▅▅▅▅▅▄▅▆▆▆▆▅▂▁▂▇█▇▇▆▆▅▅▆▅▅▅▆▆▆ 41/s
+
+entrypoints now, and ended in 30 min
+entrypoint      queued  picked  failed  waiting  successful  exception
+send_email       1,204     312       0     1.4s      48,211          3
+resize_image        86      24       0    300ms       9,240          0
+import_file         12       2       3   1m 15s         418          1
+charge_card          0       4       1                2,077          0
+nightly_report       1       0       0                    0          0
+
+running, longest first
+job    entrypoint    worker           held for  lease age
+41877  import_file   web-1:4120:9f3c  48s       9.1s of 30s
+42019  import_file   web-2:3991:07ab  12s       2.6s of 30s
+42103  resize_image  web-1:4120:9f3c  1.9s      1.9s of 30s
+42110  charge_card   web-2:3991:07ab  210ms     210ms of 30s
+and 338 more
+
+latest failures
+job    entrypoint   status     when         error
+41902  import_file  failed     31s ago      stale claim recovered
+40018  send_email   exception  3m 10s ago   SMTPRecipientsRefused: 550
+39554  charge_card  failed     10m 40s ago  CardError: expired card
+
+workers
+worker           state    running  up       seen
+web-1:4120:9f3c  running  171/500  1d 2h    4.0s ago
+web-2:3991:07ab  running  169/500  1d 2h    7.0s ago
+web-3:1207:55e0  silent   2/500    59m 19s  41s ago
+
+schedules
+schedule        expression               next        last
+clean_sessions  */5 * * * *              in 4m 48s   12s ago
+nightly_report  0 2 * * * Europe/Madrid  in 14h 29m  9h 30m ago
+"""
+
+
+def as_text(snapshot: Snapshot, width: int = 84) -> str:
+    screen = Console(width=width, file=io.StringIO(), color_system=None)
+    screen.print(render(snapshot, width))
+    assert isinstance(screen.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in screen.file.getvalue().splitlines()) + "\n"
+
+
+def test_a_known_state_looks_like_this() -> None:
+    assert as_text(scene()) == PICTURE
+
+
+def test_an_empty_queue_says_so_in_every_part() -> None:
+    text = as_text(Snapshot(at=AT, minutes=(0,) * 30))
+    assert text.count("none") == 5
+    assert "0 queued  0 picked  0 failed   0 workers" in text
+
+
+def test_a_wide_terminal_has_tables_side_by_side() -> None:
+    lines = as_text(scene(), WIDE).splitlines()
+    assert any(line.startswith("entrypoint ") and " worker " in line for line in lines)
+    assert any(line.startswith("job ") and " schedule " in line for line in lines)
+    assert len(lines) < len(PICTURE.splitlines())
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 84, 110, WIDE, 300])
+def test_no_line_is_longer_than_the_terminal(width: int) -> None:
+    assert max(len(line) for line in as_text(scene(), width).splitlines()) <= width
+
+
+def test_numbers_are_never_cut_on_a_terminal_of_80() -> None:
+    huge = replace(scene(), entrypoints=(EntrypointRow("x" * 60, 1_234_567, 500, 99_999),))
+    row = next(line for line in as_text(huge, 80).splitlines() if line.startswith("xxx"))
+    assert row.split()[1:4] == ["1,234,567", "500", "99,999"]
+
+
+def test_what_a_terminal_would_obey_is_shown_and_not_sent() -> None:
+    evil = "a\x1b[2J\x1b]0;title\x07\r\n\u202eb\x9bc[red]d"
+    text = as_text(
+        Snapshot(
+            at=AT,
+            entrypoints=(EntrypointRow(evil, 1, 1),),
+            running=(RunningRow(JobId(1), evil, evil, AT, AT, timedelta(seconds=30)),),
+            failures=(FailureRow(JobId(1), evil, Status.FAILED, evil, AT),),
+            workers=(WorkerRow(evil, evil, 0, 1, AT, AT),),
+            schedules=(ScheduleRow(evil, evil, evil, False, AT, None),),
+        ),
+        200,
+    )
+    obeyed = {letter for letter in text if unicodedata.category(letter) in ("Cc", "Cf")} - {"\n"}
+    assert not obeyed
+    assert r"a\x1b[2J\x1b]0;title\x07\r\n\u202eb\x9bc[red]d" in text
+
+
+def test_rows_that_find_no_room_are_counted() -> None:
+    many = tuple(EntrypointRow(f"entrypoint_{number:02}") for number in range(40))
+    assert "and 26 more" in as_text(Snapshot(at=AT, entrypoints=many))
+
+
+def test_the_sparkline_is_full_at_its_highest_value_and_flat_without_any() -> None:
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
+    assert sparkline([0, 0]) == "▁▁"
+    assert sparkline([]) == ""
+
+
+def test_the_picture_is_the_same_each_time_and_calls_nobody(tmp_path: Path) -> None:
+    first, second = tmp_path / "one.svg", tmp_path / "two.svg"
+    draw(first)
+    draw(second)
+    assert first.read_bytes() == second.read_bytes()
+    assert "send_email" in first.read_text()
+    assert "url(" not in first.read_text().replace("url(#", "")
+
+
+@pytest.fixture(params=["memory", "postgres"])
+async def hf(request: pytest.FixtureRequest) -> AsyncIterator[Holdfast]:
+    if request.param == "memory":
+        async with Holdfast.in_memory() as queue:
+            yield queue
+        return
+    database: Database = request.getfixturevalue("pg18")
+    async with Holdfast.connect(database.dsn) as queue:
+        await queue.install()
+        yield queue
+
+
+LEASE = timedelta(seconds=30)
+
+
+async def test_a_look_finds_what_is_there(hf: Holdfast) -> None:
+    @hf.entrypoint("fine")
+    async def fine(job: object) -> None:
+        """Ends well."""
+
+    @hf.entrypoint("wrong", on_failure="hold")
+    async def wrong(job: object) -> None:
+        raise ValueError("no price")
+
+    @hf.entrypoint("lost")
+    async def lost(job: object) -> None:
+        raise KeyError("lost")
+
+    await hf.queries.enqueue_many([NewJob("fine")] * 3 + [NewJob("wrong"), NewJob("lost")])
+    await hf.run(mode="drain")
+    await hf.queries.enqueue_many([NewJob("open"), NewJob("open", execute_after=LEASE * 100)])
+    await hf.queries.enqueue_many([NewJob("busy")])
+    [leased] = await hf.store.leases.claim([Want("busy", LEASE)], limit=9, worker="w", sweep=True)
+
+    snapshot = await collect(hf)
+    rows = {row.name: row for row in snapshot.entrypoints}
+    assert rows["open"].queued == 2
+    assert rows["open"].waiting_since is not None
+    assert rows["open"].waiting_since <= snapshot.at
+    assert (rows["busy"].picked, rows["busy"].waiting_since) == (1, None)
+    assert (rows["fine"].successful, rows["lost"].exception, rows["wrong"].failed) == (3, 1, 1)
+    assert [(row.id, row.worker, row.lease) for row in snapshot.running] == [
+        (leased.id, "w", LEASE)
+    ]
+    assert {(row.entrypoint, row.status, row.error) for row in snapshot.failures} == {
+        ("wrong", Status.FAILED, "ValueError: no price"),
+        ("lost", Status.EXCEPTION, "KeyError: 'lost'"),
+    }
+    assert sum(snapshot.minutes) == 5
+
+
+async def test_looks_in_a_row_make_a_rate(hf: Holdfast) -> None:
+    @hf.entrypoint("fine")
+    async def fine(job: object) -> None:
+        """Ends well."""
+
+    first = await collect(hf)
+    assert first.rates == ()
+    await hf.queries.enqueue_many([NewJob("fine")] * 7)
+    await hf.run(mode="drain")
+    hf.shutdown.clear()
+    second = await collect(hf, first)
+    seconds = (second.at - first.at).total_seconds()
+    assert [round(rate * seconds) for rate in second.rates] == [7]
+    third = await collect(hf, second)
+    assert third.rates == (*second.rates, 0.0)
+
+
+async def test_the_longest_running_come_first_and_the_oldest_due_counts(hf: Holdfast) -> None:
+    wants = [Want("a", LEASE), Want("b", LEASE)]
+    ids = []
+    for entrypoint in ("b", "a", "b"):
+        ids += await hf.queries.enqueue_many([NewJob(entrypoint)])
+        await hf.store.leases.claim(wants, limit=1, worker="w", sweep=True)
+    assert [job.id for job in await hf.queries.list_running_jobs()] == ids
+    assert [job.id for job in await hf.queries.list_running_jobs(limit=2)] == ids[:2]
+    assert await hf.queries.oldest_waiting() == {}
+
+    now = await hf.queries.now()
+    early, late = now - timedelta(minutes=9), now - timedelta(minutes=2)
+    await hf.queries.enqueue_many(
+        [
+            NewJob("a", priority=5, execute_after=late),
+            NewJob("a", priority=-5, execute_after=early),
+            NewJob("b", execute_after=now + timedelta(hours=1)),
+        ]
+    )
+    assert await hf.queries.oldest_waiting() == {"a": early}
+
+
+async def test_the_log_can_be_asked_for_a_stretch_of_time_alone(hf: Holdfast) -> None:
+    ids = await hf.queries.enqueue_many([NewJob("gone")])
+    await hf.queries.delete_jobs([job_id for job_id in ids if job_id is not None])
+    assert len(await hf.queries.queue_log(last=timedelta(minutes=1))) == 1
+    assert await hf.queries.queue_log(last=timedelta(0)) == []
+
+
+async def test_neither_running_nor_oldest_reads_the_backlog(pg: Database) -> None:
+    """Their plans, with statistics taken while nothing was leased: indexes alone."""
+    async with Holdfast.connect(pg.dsn) as queue:
+        await queue.install()
+        await queue.queries.enqueue_many([NewJob(f"e{number % 7}") for number in range(20_000)])
+    driver = connect(pg.dsn)
+    await driver.fetch("analyze holdfast", [])
+    for name, values in (("oldest", [None]), ("list_running", [8])):
+        text = statements(Names())[name].text
+        rows = await driver.fetch(f"explain {text}", values)
+        plan = "\n".join(row[0] for row in rows)
+        assert "Seq Scan on holdfast j" not in plan, plan
+    await driver.close()
+
+
+def command(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast", "dashboard", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+async def installed(database: Database) -> None:
+    async with Holdfast.connect(database.dsn) as queue:
+        await queue.install()
+        await queue.queries.enqueue("mail")
+
+
+async def test_into_a_pipe_it_prints_once_without_control_codes(pg18: Database) -> None:
+    await installed(pg18)
+    done = await asyncio.to_thread(command, "--dsn", pg18.dsn)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "mail" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+async def test_a_script_gets_json(pg18: Database) -> None:
+    await installed(pg18)
+    done = await asyncio.to_thread(command, "--json", "--dsn", pg18.dsn)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [(row["name"], row["queued"]) for row in found["entrypoints"]] == [("mail", 1)]
+    assert datetime.fromisoformat(found["at"]).tzinfo is not None
+
+
+def test_without_tables_it_is_one_line_and_an_exit_code(pg18: Database) -> None:
+    done = command("--dsn", pg18.dsn)
+    assert done.returncode == 4
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert "holdfast install" in done.stderr
+
+
+@pytest.mark.parametrize("leave", ["q", "ctrl-c"])
+async def test_on_a_terminal_it_refreshes_until_it_is_left(pg18: Database, leave: str) -> None:
+    await installed(pg18)
+    terminal, inside = pty.openpty()
+    process = subprocess.Popen(  # noqa: ASYNC220 - started, then watched from a thread
+        [sys.executable, "-m", "holdfast", "dashboard", "-i", "0.2", "--dsn", pg18.dsn],
+        stdin=inside,
+        stdout=inside,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "50"},
+    )
+    os.close(inside)
+    try:
+        await asyncio.to_thread(read_until, terminal, "mail")
+        async with Holdfast.connect(pg18.dsn) as queue:
+            await queue.queries.enqueue("a_second_kind")
+        await asyncio.to_thread(read_until, terminal, "a_second_kind")
+        if leave == "q":
+            os.write(terminal, b"q")
+        else:
+            process.send_signal(signal.SIGINT)
+        assert await asyncio.to_thread(process.wait, 30) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(terminal)
+
+
+def read_until(terminal: int, text: str) -> None:
+    deadline, seen = time.monotonic() + 30, ""
+    while text not in seen:
+        assert time.monotonic() < deadline, seen
+        seen += os.read(terminal, 65536).decode(errors="replace")

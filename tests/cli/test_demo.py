@@ -1,0 +1,118 @@
+"""The demo as a newcomer runs it: it plays by itself, adds up and leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_ACCOUNT = re.compile(r"^(\w+) +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +(yes|NO)", re.MULTILINE)
+
+
+def start(directory: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "demo", "--dir", str(directory), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell without a terminal, and none of the settings of whoever runs the tests.
+        env={name: value for name, value in os.environ.items() if not name.startswith("PG")},
+    )
+
+
+def left_behind(directory: Path) -> list[str]:
+    """Processes that still work on the demo: its workers and its server."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = " ".join(process.info["cmdline"] or [])
+        if str(directory) in words and process.pid != os.getpid():
+            found.append(words)
+    return found
+
+
+def accounts(output: str) -> dict[str, list[int]]:
+    """Of each entrypoint: enqueued, successful, exception, failed, canceled, waiting."""
+    return {
+        match[1]: [int(match[column]) for column in range(2, 8)]
+        for match in _ACCOUNT.finditer(output)
+    }
+
+
+@pytest.fixture
+def directory(server_directory: Path) -> Path:
+    return server_directory / "demo"
+
+
+@pytest.mark.timeout(180)
+def test_the_demo_plays_by_itself_and_accounts_for_every_job(directory: Path) -> None:
+    process = start(directory, "--seconds", "8")
+    output, errors = process.communicate(timeout=170)
+    assert (process.returncode, errors) == (0, ""), output + errors
+
+    found = accounts(output)
+    for name, (enqueued, *ends) in found.items():
+        assert enqueued == sum(ends), (name, output)
+    assert found["all"] == [
+        sum(column) for column in zip(*(found[n] for n in found if n != "all"), strict=True)
+    ]
+    successful, exception, failed, canceled, waiting = range(1, 6)
+    for name in ("fast", "slow", "flaky", "deferred", "unique", "tick"):
+        assert found[name][successful] > 0, name
+    assert found["flaky"][exception] > 0
+    assert found["broken"][failed] == found["broken"][0] > 0
+    assert found["poison"] == [1, 0, 0, 1, 0, 0]
+    assert (found["later"][canceled], found["later"][waiting]) == (2, 2)
+
+    for told in (
+        r"Worker 1 is killed \(SIGKILL\) with \d+ job",
+        r"Worker 2 is frozen \(SIGSTOP\): its \d+ job",
+        r"[1-9]\d* late writes were refused",
+        r"held after 3 deaths",
+        r"it adds up\.",
+        r"[1-9]\d* jobs were not enqueued because their dedupe key was taken",
+        r"[1-9]\d* leases ended without a word from their worker",
+        r"job \d+ \(\w+\): worker 2 came back with 'succeeded', worker \d's successful stands",
+        r"failed --embedded=",
+    ):
+        assert re.search(told, output), (told, output)
+    assert "\x1b" not in output
+    assert left_behind(directory) == []
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_stops_its_workers_and_its_server(
+    directory: Path, number: signal.Signals
+) -> None:
+    process = start(directory)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "jobs at once" in line:
+            break
+    assert any("demo.worker" in words for words in left_behind(directory))
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=100)
+    assert process.returncode == 130, output + errors
+    assert "Traceback" not in errors
+    assert "interrupted" in output
+    assert left_behind(directory) == []
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(directory: Path) -> None:
+    directory.mkdir()
+    (directory / "thesis.txt").write_text("years of work")
+    process = start(directory)
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output) == (2, "")
+    assert len(errors.splitlines()) == 1
+    assert "--dir" in errors
+    assert [path.name for path in directory.iterdir()] == ["thesis.txt"]

@@ -1,0 +1,191 @@
+"""requeue, cancel, delete, prune and schedules: what they change, and that they ask."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from holdfast import Holdfast, Job, JobId, Schedule
+from tests.cli.command_line import COMMAND, environment, holdfast, inside
+
+if TYPE_CHECKING:
+    from tests.servers import Database
+
+
+async def _hold(dsn: str, *keys: str | None) -> list[JobId]:
+    """Install, and hold a job for each dedupe key."""
+    async with Holdfast.connect(dsn) as hf:
+        await hf.install()
+
+        @hf.entrypoint("held", on_failure="hold")
+        async def held(job: Job) -> None:
+            raise ValueError("bad")
+
+        ids = await hf.queries.enqueue(["held"] * len(keys), dedupe_key=list(keys))
+        await hf.run(mode="drain")
+        return ids
+
+
+def _last_log(dsn: str, job_id: int) -> dict[str, Any]:
+    found: dict[str, Any] = inside("show", str(job_id), "--json", "--dsn", dsn).json["history"][-1]
+    return found
+
+
+def test_requeue_tells_the_outcome_of_each_id(pg: Database) -> None:
+    first, second = asyncio.run(_hold(pg.dsn, None, "taken"))
+    inside("enqueue", "held", "--dedupe-key", "taken", "--dsn", pg.dsn)
+    waiting = second + 1
+
+    done = holdfast(
+        *("requeue", str(first), str(second), str(waiting), "999999", str(first)),
+        *("--reason", "smtp is back"),
+        dsn=pg.dsn,
+    )
+    assert done.code == 1
+    assert [line.split(":")[0] for line in done.out.splitlines()] == [
+        f"{first} requeued",
+        f"{second} key_taken",
+        f"{waiting} not_held",
+        "999999 not_found",
+    ]
+    entry = _last_log(pg.dsn, first)
+    assert (entry["status"], entry["reason"]) == ("queued", "smtp is back")
+    assert re.fullmatch(r"cli:.+@.+", entry["actor"])
+
+
+def test_requeue_of_held_jobs_is_exit_code_0(pg18: Database) -> None:
+    ids = [str(job_id) for job_id in asyncio.run(_hold(pg18.dsn, None, None))]
+    done = inside("requeue", *ids, "--json", "--dsn", pg18.dsn)
+    assert done.code == 0
+    assert done.json == [{"id": int(job_id), "outcome": "requeued"} for job_id in ids]
+
+
+def test_cancel_and_delete_take_jobs_out_and_are_logged(installed: str) -> None:
+    inside("enqueue", "x", "--count", "3", "--dsn", installed)
+    done = holdfast("cancel", "1", "999999", "--yes", "--reason", "mistake", dsn=installed)
+    assert done.code == 1
+    assert done.out.splitlines()[0] == "1 canceled"
+    assert done.out.splitlines()[1].startswith("999999 not_found")
+    entry = _last_log(installed, 1)
+    assert (entry["status"], entry["reason"]) == ("canceled", "mistake")
+
+    done = inside("delete", "2", "1", "--yes", "--json", "--dsn", installed)
+    assert done.code == 1
+    assert done.json == [
+        {"id": 2, "outcome": "deleted", "status": "deleted"},
+        {"id": 1, "outcome": "unchanged", "status": "canceled"},
+    ]
+    assert inside("delete", "3", "--yes", "--dsn", installed).code == 0
+
+
+def test_a_running_job_is_not_deleted(installed: str) -> None:
+    inside("enqueue", "x", "--dsn", installed)
+    with psycopg.connect(installed, autocommit=True) as connection:
+        connection.execute(
+            "update holdfast set status = 'picked', claim_token = gen_random_uuid(),"
+            " claimed_by = 'w', claimed_at = now(), heartbeat = now(), lease = '30s'"
+        )
+    done = inside("delete", "1", "--yes", "--dsn", installed)
+    assert done.code == 1
+    assert done.out.startswith("1 unchanged: it is picked")
+    assert inside("cancel", "1", "--yes", "--dsn", installed).code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("cancel", "1"),
+        ("delete", "1"),
+        ("prune", "--older-than", "0s"),
+        ("schedules", "remove", "nightly"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_what_destroys_asks_first_and_names_the_database(
+    past: str, arguments: tuple[str, ...]
+) -> None:
+    unanswered = holdfast(*arguments, "--dsn", past)
+    assert unanswered.code == 2
+    assert "database tests_" in unanswered.err
+    assert "--yes" in unanswered.err
+    declined = holdfast(*arguments, "--dsn", past, stdin=b"no\n")
+    assert (declined.code, declined.out) == (1, "")
+    assert "nothing was changed" in declined.err
+    assert inside("show", "1", "--dsn", past).code == 0
+    assert inside("schedules", "--json", "--dsn", past).json
+
+
+def test_an_answer_of_yes_is_heard(installed: str) -> None:
+    inside("enqueue", "x", "--dsn", installed)
+    done = holdfast("cancel", "1", "--json", dsn=installed, stdin=b"y\n")
+    assert done.code == 0
+    assert done.json == [{"id": 1, "outcome": "canceled", "status": "canceled"}]
+
+
+def test_an_interrupt_is_exit_code_130_without_a_traceback(past: str) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "cancel", "6"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(HOLDFAST_DSN=past),
+    ) as process:
+        assert process.stderr is not None
+        asked = b""
+        while b"[y/N]" not in asked:
+            asked += process.stderr.read(1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert b"Traceback" not in process.stderr.read()
+
+
+def test_prune_forgets_the_old_log(installed: str) -> None:
+    inside("enqueue", "x", "--count", "3", "--dsn", installed)
+    inside("cancel", "1", "2", "3", "--yes", "--dsn", installed)
+    assert inside("prune", "--older-than", "1d", "--yes", "--json", "--dsn", installed).json == {
+        "deleted": 0
+    }
+    done = holdfast("prune", "--older-than", "0s", "--yes", dsn=installed)
+    assert done.out == "3 log rows deleted\n"
+    assert inside("log", "--json", "--dsn", installed).json == []
+
+
+async def _schedule(dsn: str) -> None:
+    async with Holdfast.connect(dsn) as hf:
+        await hf.install()
+
+        @hf.schedule("nightly", "0 3 * * *", timezone="Europe/Berlin")
+        async def nightly(schedule: Schedule) -> None:
+            pass
+
+        await hf.scheduler_manager.register()
+
+
+def test_schedules_are_listed_paused_resumed_run_and_removed(pg18: Database) -> None:
+    dsn = pg18.dsn
+    asyncio.run(_schedule(dsn))
+    assert "Europe/Berlin" in holdfast("schedules", dsn=dsn).out
+    [schedule] = inside("schedules", "list", "--json", "--dsn", dsn).json
+    assert (schedule["name"], schedule["paused"]) == ("nightly", False)
+
+    assert holdfast("schedules", "pause", "nightly", dsn=dsn).code == 0
+    assert inside("schedules", "--json", "--dsn", dsn).json[0]["paused"] is True
+    assert "paused" in inside("schedules", "--dsn", dsn).out
+    assert inside("schedules", "resume", "nightly", "--dsn", dsn).code == 0
+    assert inside("schedules", "--json", "--dsn", dsn).json[0]["paused"] is False
+
+    [job_id] = inside("schedules", "run", "nightly", "--json", "--dsn", dsn).json["ids"]
+    assert inside("show", str(job_id), "--json", "--dsn", dsn).json["job"]["headers"]["slot"]
+    assert inside("schedules", "remove", "nightly", "--yes", "--dsn", dsn).code == 0
+    assert inside("schedules", "--json", "--dsn", dsn).json == []
+
+
+@pytest.mark.parametrize("action", ["pause", "resume", "run", "remove"])
+def test_an_unknown_schedule_is_refused(past: str, action: str) -> None:
+    extra = ("--yes",) if action == "remove" else ()
+    inside("schedules", action, "nobody", *extra, "--dsn", past).complains(2, "'nobody'")

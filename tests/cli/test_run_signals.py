@@ -1,0 +1,127 @@
+"""How a worker stops: gently, fast, and in any case."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast import JobId, Status
+from tests.cli.running import Bench, installed, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.servers import Database
+
+LOOPS = pytest.mark.parametrize("loop", ["--uvloop", "--no-uvloop"])
+FOR_EVER = ("--drain-timeout", "1h")
+
+
+@pytest.fixture
+def bench(tmp_path: Path, pg18: Database) -> Iterator[Bench]:
+    yield from installed(tmp_path, pg18.dsn)
+
+
+def status(bench: Bench, job: int) -> Status:
+    [(_, found)] = bench.ask(lambda holdfast: holdfast.queries.job_status([JobId(job)]))
+    return found
+
+
+@LOOPS
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_lets_running_jobs_finish(bench: Bench, loop: str, number: int) -> None:
+    [job] = bench.enqueue("wait")
+    worker = bench.start("jobs:main", loop, *FOR_EVER)
+    bench.noted("began")
+
+    worker.send(number)
+    until(lambda: "stopping" in worker.log, "the stop")
+    [later] = bench.enqueue("quick")
+    bench.go()
+
+    assert worker.ended() == 0, worker.log
+    assert status(bench, job) is Status.SUCCESSFUL
+    assert status(bench, later) is Status.QUEUED
+
+
+@LOOPS
+def test_the_second_signal_hands_running_jobs_back_at_once(bench: Bench, loop: str) -> None:
+    [job_id] = bench.enqueue("wait")
+    worker = bench.start("jobs:main", loop, *FOR_EVER)
+    bench.noted("began")
+
+    worker.send(signal.SIGTERM)
+    until(lambda: "stopping" in worker.log, "the stop")
+    worker.send(signal.SIGTERM)
+
+    assert worker.ended() == 0, worker.log
+    [job] = bench.ask(lambda holdfast: holdfast.queries.get_jobs([JobId(job_id)]))
+    assert (job.status, job.attempts, job.recoveries) == (Status.QUEUED, 0, 0)
+
+
+def test_jobs_that_outlast_the_drain_timeout_are_handed_back(bench: Bench) -> None:
+    [job_id] = bench.enqueue("wait")
+    worker = bench.start("jobs:main", "--drain-timeout", "100ms")
+    bench.noted("began")
+
+    worker.send(signal.SIGTERM)
+
+    assert worker.ended() == 0, worker.log
+    assert status(bench, job_id) is Status.QUEUED
+
+
+@LOOPS
+def test_a_handler_that_blocks_the_event_loop_cannot_keep_the_process_alive(
+    bench: Bench, loop: str
+) -> None:
+    [job_id] = bench.enqueue("block")
+    worker = bench.start("jobs:main", loop, "--drain-timeout", "200ms")
+    bench.noted("began")
+
+    worker.send(signal.SIGTERM)
+
+    assert worker.ended() == 75, worker.log
+    assert "their leases have run out" in worker.log
+    assert status(bench, job_id) is Status.PICKED
+
+
+def test_a_second_signal_also_shortens_the_wait_for_a_blocked_event_loop(bench: Bench) -> None:
+    bench.enqueue("block")
+    worker = bench.start("jobs:main", *FOR_EVER)
+    bench.noted("began")
+
+    worker.send(signal.SIGTERM)
+    # Signals of one kind that come together are one for the kernel.
+    worker.send(signal.SIGINT)
+
+    assert worker.ended() == 75, worker.log
+
+
+def test_a_blocked_event_loop_is_reported_with_the_entrypoint(bench: Bench) -> None:
+    bench.enqueue("block")
+    worker = bench.start("jobs:main")
+
+    until(lambda: "entrypoint 'block'" in worker.log, "the warning")
+
+    assert "jobs.py:" in worker.log
+
+
+def test_a_signal_during_a_slow_start_ends_it(bench: Bench) -> None:
+    worker = bench.start("jobs:hangs", *FOR_EVER)
+    bench.noted("made")
+
+    worker.send(signal.SIGTERM)
+
+    assert worker.ended() == 0, worker.log
+
+
+def test_a_start_that_blocks_ends_in_time_as_well(bench: Bench) -> None:
+    worker = bench.start("jobs:blocks", "--drain-timeout", "0s")
+    bench.noted("made")
+
+    worker.send(signal.SIGTERM)
+
+    assert worker.ended() == 75, worker.log

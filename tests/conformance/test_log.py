@@ -1,0 +1,166 @@
+"""The log, what is counted from it, and how it is pruned."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.lifecycle import Status, Verb
+from holdfast.models import NewJob, Statistic
+from tests.conformance.rig import SECOND, change
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from holdfast.models import JobId
+    from tests.conformance.rig import Rig
+
+MINUTE = timedelta(minutes=1)
+START = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+async def ended(rig: Rig, verb: Verb, entrypoint: str = "mail", after: timedelta = SECOND) -> JobId:
+    """A job that was leased for a while and then came to this end."""
+    job = await rig.lease(entrypoint)
+    rig.clock.advance(after)
+    await rig.settle(verb, job, error="no")
+    return job.id
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Rows are counted when no older transaction runs on the server, of which nobody is told."""
+    async with asyncio.timeout(20):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def count_all(rig: Rig) -> None:
+    async def counted() -> bool:
+        await rig.store.jobs.aggregate()
+        statistics = await rig.store.jobs.statistics(since=None, limit=1000)
+        return sum(found.count for found in statistics) == len((await rig.rows()).log)
+
+    await until(counted)
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({}, [3, 2, 1, 0]),
+        ({"limit": 1}, [3]),
+        ({"status": "successful"}, [2, 0]),
+        ({"status": Status.EXCEPTION}, [1]),
+        ({"entrypoint": "sms"}, [3, 2]),
+        ({"entrypoint": "sms", "status": "successful", "limit": 5}, [2]),
+        ({"status": "deleted"}, []),
+        ({"last": timedelta(0)}, []),
+        ({"last": timedelta(hours=3)}, [3, 2]),
+        ({"last": timedelta(days=20)}, [3, 2, 1]),
+    ],
+)
+async def test_the_newest_log_rows_come_first_and_can_be_filtered(
+    rig: Rig, asked: dict[str, object], found: list[int]
+) -> None:
+    """The rows lie minutes, hours, days and years back."""
+    job_ids = [await ended(rig, Verb.COMPLETE)]
+    rig.clock.advance(timedelta(days=400))
+    job_ids.append(await ended(rig, Verb.FAIL))
+    rig.clock.advance(timedelta(days=10))
+    job_ids.append(await ended(rig, Verb.COMPLETE, "sms"))
+    rig.clock.advance(timedelta(hours=1))
+    job_ids.append(await ended(rig, Verb.RETRY, "sms"))
+    log = await rig.queries.queue_log(**asked)  # type: ignore[arg-type]
+    assert [entry.job_id for entry in log] == [job_ids[place] for place in found]
+
+
+async def test_every_lease_leaves_one_row(rig: Rig) -> None:
+    await rig.enqueue(*[NewJob("mail")] * 20)
+    jobs = await rig.claim()
+    await rig.change(Verb.COMPLETE, *map(change, jobs[:10]))
+    await rig.change(Verb.RELEASE, *map(change, jobs[10:]))
+    log = await rig.queries.queue_log()
+    assert sorted(entry.job_id for entry in log) == [job.id for job in jobs]
+    assert len({entry.id for entry in log}) == 20
+
+
+async def test_outcomes_are_counted_by_minute_and_kind(rig: Rig) -> None:
+    await ended(rig, Verb.COMPLETE, after=10 * SECOND)
+    await ended(rig, Verb.COMPLETE, after=20 * SECOND)
+    await ended(rig, Verb.FAIL, "sms")
+    rig.clock.set(START + MINUTE)
+    await ended(rig, Verb.COMPLETE, after=timedelta(0))
+    await rig.cancel(await rig.add())
+    await count_all(rig)
+    nothing = timedelta(0)
+    assert await rig.queries.log_statistics() == [
+        Statistic(START + MINUTE, "mail", 0, Status.CANCELED, 1, nothing),
+        Statistic(START + MINUTE, "mail", 0, Status.SUCCESSFUL, 1, nothing),
+        Statistic(START, "mail", 0, Status.SUCCESSFUL, 2, 30 * SECOND),
+        Statistic(START, "sms", 0, Status.EXCEPTION, 1, SECOND),
+    ]
+
+
+async def test_a_row_is_counted_once_however_often_one_counts(rig: Rig) -> None:
+    await ended(rig, Verb.COMPLETE)
+    await count_all(rig)
+    assert await rig.store.jobs.aggregate() == 0
+    await ended(rig, Verb.COMPLETE)
+    await count_all(rig)
+    [found] = await rig.queries.log_statistics()
+    assert (found.count, found.busy) == (2, 2 * SECOND)
+
+
+async def test_housekeeping_counts_too(rig: Rig) -> None:
+    await ended(rig, Verb.COMPLETE)
+
+    async def counted() -> bool:
+        await rig.store.leases.housekeep()
+        return bool(await rig.store.jobs.statistics(since=None, limit=10))
+
+    await until(counted)
+
+
+@pytest.mark.parametrize(
+    ("last", "limit", "minutes"),
+    [(None, 100, [2, 1, 0]), (None, 2, [2, 1]), (MINUTE, 100, [2, 1]), (timedelta(0), 9, [2])],
+)
+async def test_statistics_can_be_cut_by_time_and_number(
+    rig: Rig, last: timedelta | None, limit: int, minutes: list[int]
+) -> None:
+    for minute in range(3):
+        rig.clock.set(START + minute * MINUTE)
+        await ended(rig, Verb.COMPLETE, after=timedelta(0))
+    await count_all(rig)
+    found = await rig.queries.log_statistics(last=last, limit=limit)
+    assert [statistic.bucket for statistic in found] == [START + n * MINUTE for n in minutes]
+
+
+async def test_without_a_log_there_are_no_statistics(rig: Rig) -> None:
+    await rig.lease()
+    assert await rig.queries.log_statistics() == []
+
+
+async def test_pruning_takes_the_oldest_first_and_keeps_what_is_young(rig: Rig) -> None:
+    job_ids = []
+    for _ in range(4):
+        job_ids.append(await ended(rig, Verb.COMPLETE))
+        rig.clock.advance(MINUTE)
+    await count_all(rig)
+    before = await rig.queries.log_statistics()
+    # The last row is exactly one minute old, which is not older than a minute.
+    assert await rig.queries.prune_log(MINUTE, limit=2) == 2
+    assert {entry.job_id for entry in await rig.queries.queue_log()} == set(job_ids[2:])
+    assert await rig.queries.prune_log(MINUTE) == 1
+    assert await rig.queries.prune_log(MINUTE) == 0
+    assert [entry.job_id for entry in await rig.queries.queue_log()] == job_ids[3:]
+    assert await rig.queries.log_statistics() == before
+
+
+async def test_pruning_does_not_lose_what_was_not_counted(rig: Rig) -> None:
+    await ended(rig, Verb.COMPLETE)
+    rig.clock.advance(MINUTE)
+    assert await rig.store.jobs.prune(older_than=timedelta(0), limit=10) == 0
+    assert len((await rig.rows()).log) == 1
