@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help test check demo format clean
+.PHONY: help test check demo pictures format clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -29,6 +29,9 @@ check: $(VENV)/ready ## Run the linters, the type checker and the layer contract
 demo: $(VENV)/ready ## Run real jobs on an embedded PostgreSQL and watch them
 	$(BIN)/holdfast demo
 
+pictures: $(VENV)/ready ## Draw the pictures of the documentation
+	$(BIN)/python -m holdfast.cli.dashboard_picture docs/images/dashboard.svg
+
 format: $(VENV)/ready ## Format the code and sort the imports
 	$(BIN)/ruff check --select I --fix .
 	$(BIN)/ruff format .
@@ -36,3 +39,6 @@ format: $(VENV)/ready ## Format the code and sort the imports
 clean: ## Remove the environment and every cache
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+docs: .venv/ready ## write the pages that are made from the code
+	.venv/bin/python docs/build.py

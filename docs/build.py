@@ -21,12 +21,12 @@ MEANINGS = {
 
 def row(transition: Transition) -> str:
     """A transition as a row of the table."""
-    sources = ", ".join(transition.sources) or "–"
-    guards = ", ".join(guard.value for guard in transition.guards) or "–"
+    sources = ", ".join(transition.sources) or "-"
+    guards = ", ".join(guard.value for guard in transition.guards) or "-"
     effects = ", ".join(effect.value for effect in transition.effects)
     leaves = "row leaves" if transition.leaves else ""
     log = "log" if transition.logged else ""
-    written = "; ".join(part for part in (effects, leaves, log) if part) or "–"
+    written = "; ".join(part for part in (effects, leaves, log) if part) or "-"
     return f"| `{transition.name}` | {sources} → {transition.target} | {guards} | {written} |"
 
 
@@ -48,8 +48,8 @@ def lifecycle() -> str:
             "|---|---|",
             *states,
             "",
-            "`queued`, `picked` and `failed` are rows of the queue table. The other four are final:",
-            "the row has left, and the job's last log row carries the word.",
+            "`queued`, `picked` and `failed` are rows of the queue table. The other four are",
+            "final: the row has left, and the job's last log row carries the word.",
             "",
             "| verb | from → to | only if | what is written besides the status |",
             "|---|---|---|---|",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.app import Holdfast, sync_queries
+from holdfast.breaker import Breaker, BreakerPolicy, BreakerState
 from holdfast.errors import (
+    BreakerNotFound,
     ConnectionFailed,
     ConnectionLost,
     DatabaseError,
@@ -37,6 +39,7 @@ from holdfast.executors import (
 from holdfast.lifecycle import Status
 from holdfast.models import (
     Context,
+    HeldFilter,
     Job,
     JobId,
     LogEntry,
@@ -58,6 +61,10 @@ __all__ = [
     "AbstractEntrypointExecutor",
     "AsyncpgDriver",
     "AsyncpgPoolDriver",
+    "Breaker",
+    "BreakerNotFound",
+    "BreakerPolicy",
+    "BreakerState",
     "ConnectionFailed",
     "ConnectionLost",
     "Context",
@@ -68,6 +75,7 @@ __all__ = [
     "EntrypointExecutor",
     "EntrypointExecutorParameters",
     "HandlerExit",
+    "HeldFilter",
     "Holdfast",
     "HoldfastError",
     "InMemoryDriver",

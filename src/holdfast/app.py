@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from holdfast import embedded
+from holdfast.breaker import BreakerPolicy
 from holdfast.clock import SystemClock
 from holdfast.errors import InvalidInput, SchemaError, SchemaMissing
 from holdfast.events import Observer, Observers, Telemetry
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.models import Job, OnFailure
-    from holdfast.ports import Store
+    from holdfast.ports import Only, Store
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 Mode = Literal["continuous", "drain"]
@@ -179,8 +180,12 @@ class Holdfast:
         max_attempts: int | None = 25,
         max_recoveries: int = 3,
         executor: Kind = "async",
+        breaker: str | BreakerPolicy | None = None,
     ) -> Callable[[Handler], Handler]:
-        """Register a handler for the jobs that are enqueued under `name`."""
+        """Register a handler for the jobs that are enqueued under `name`.
+
+        `breaker` names the circuit breaker of a dependency; entrypoints and tables may share one.
+        """
 
         def register(func: Handler) -> Handler:
             self._registry.add(
@@ -197,6 +202,7 @@ class Holdfast:
                     max_attempts=max_attempts,
                     max_recoveries=max_recoveries,
                     executor=executor,
+                    breaker=breaker,
                 )
             )
             return func
@@ -237,6 +243,7 @@ class Holdfast:
         timeout: timedelta | None = None,
         accepts_context: bool | None = None,
         executor: Kind = "async",
+        breaker: str | BreakerPolicy | None = None,
     ) -> Callable[[Handler], Handler]:
         """Register a handler for the rows of a table of your own: the row is the work.
 
@@ -258,6 +265,7 @@ class Holdfast:
                     max_attempts=None,
                     max_recoveries=declared.max_recoveries,
                     executor=executor,
+                    breaker=breaker,
                 )
             )
             self._tables[declared.queue] = declared
@@ -280,9 +288,15 @@ class Holdfast:
         self.observers.subscribe(telemetry)
         self.queries.carry = telemetry.carry
 
-    async def install(self) -> list[str]:
-        """Create the tables, or apply what is missing; the migrations applied."""
-        return await self.store.install()
+    async def install(self, only: Only | None = None) -> list[str]:
+        """Create the tables, or apply what is missing; the migrations applied.
+
+        only="breakers" creates the table of the circuit breakers and nothing else, for a database
+        whose queues are tables of its own. A full install may follow.
+        """
+        if only not in (None, "breakers"):
+            raise InvalidInput(f'only must be "breakers" or None, got {only!r}')
+        return await self.store.install(only)
 
     async def upgrade(self) -> list[str]:
         """Apply what is missing to tables that exist; SchemaMissing when there are none."""

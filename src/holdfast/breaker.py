@@ -17,12 +17,15 @@ opening (no more than the fleet has slots), and the probes. A probe that runs fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MAX_NAME = 200
 _MAX_COUNT = 2**31 - 1

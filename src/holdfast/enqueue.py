@@ -73,6 +73,13 @@ def check_text(name: str, text: str | None) -> str | None:
     return text
 
 
+def check_payload(payload: bytes | None, max_payload: int) -> None:
+    """InvalidInput unless the payload can be stored."""
+    fault = _payload_fault(payload, max_payload)
+    if fault:
+        raise InvalidInput(fault)
+
+
 def _fault(job: NewJob, max_payload: int) -> str | None:
     if not isinstance(job, NewJob):
         return f"expected a NewJob, got {job!r}"

@@ -5,6 +5,7 @@ HoldfastError
 │   └── ScheduleError              a cron expression or time zone
 ├── DuplicateJobError              the dedupe key belongs to an active job
 ├── JobNotFound                    no job and no log row with that id
+├── BreakerNotFound                no worker has named that circuit breaker
 ├── SchemaError                    the database is not what this version needs
 │   ├── SchemaMissing
 │   ├── SchemaTooOld
@@ -56,6 +57,16 @@ class JobNotFound(HoldfastError):
     def __init__(self, job_id: int) -> None:
         self.job_id = job_id
         super().__init__(f"job {job_id} is neither in the queue nor in the log; check the id")
+
+
+class BreakerNotFound(HoldfastError):
+    """No worker has named the circuit breaker, and nobody holds it open."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"there is no circuit breaker {name!r}; `holdfast breaker list` names those there are"
+        )
 
 
 class SchemaError(HoldfastError):

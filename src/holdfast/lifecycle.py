@@ -48,6 +48,7 @@ class Verb(StrEnum):
     CANCEL = "cancel"
     DELETE = "delete"
     REQUEUE = "requeue"
+    EDIT = "edit"
 
 
 class Guard(Enum):
@@ -80,6 +81,7 @@ class Effect(Enum):
     NOTE_STALE = "last_error 'stale claim recovered' if none, last_error_at"
     PARK = "held_at now"
     UNPARK = "held_at cleared"
+    REPLACE_PAYLOAD = "payload replaced"
 
 
 STALE_ERROR = "stale claim recovered"
@@ -171,6 +173,7 @@ LIFECYCLE: tuple[Transition, ...] = (
         (_G.KEY_FREE,),
         (_E.RESET_COUNTERS, _E.DUE_NOW, _E.UNPARK),
     ),
+    Transition(Verb.EDIT, (_F,), _F, (), (_E.REPLACE_PAYLOAD,), reason="payload edited"),
 )
 
 TRANSITIONS: dict[str, Transition] = {row.name: row for row in LIFECYCLE}

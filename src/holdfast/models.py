@@ -175,6 +175,19 @@ class Recovery:
     retired: tuple[JobId, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class HeldFilter:
+    """Which held jobs are meant; what is not given does not restrict."""
+
+    entrypoint: str | None = None
+    error: str | None = None
+    """A part of the last error, whatever its case."""
+    since: timedelta | None = None
+    """Held within this time."""
+    older_than: timedelta | None = None
+    """Held for longer than this."""
+
+
 class Requeued(enum.StrEnum):
     """What became of one id of a requeue."""
 

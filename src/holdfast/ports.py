@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         Change,
         Context,
         Held,
+        HeldFilter,
         Job,
         JobId,
         LogEntry,
@@ -90,8 +91,15 @@ class Jobs(Protocol):
         ...
 
     async def requeue(
-        self, ids: Sequence[JobId], *, actor: str | None, reason: str | None
-    ) -> dict[JobId, Requeued]: ...
+        self,
+        ids: Sequence[JobId],
+        *,
+        actor: str | None,
+        reason: str | None,
+        max_attempts: int | None = None,
+    ) -> dict[JobId, Requeued]:
+        """What became of each id; `max_attempts` replaces the row's cap where it is given."""
+        ...
 
     async def remove(
         self, transition: Transition, ids: Sequence[JobId], *, actor: str | None, reason: str | None
@@ -105,7 +113,13 @@ class Jobs(Protocol):
         """Of each known id: where it is now, or how it ended."""
         ...
 
-    async def list_held(self, limit: int) -> list[Job]: ...
+    async def list_held(self, limit: int, among: HeldFilter) -> list[Job]: ...
+
+    async def edit(
+        self, job_id: JobId, payload: bytes | None, *, actor: str | None, reason: str | None
+    ) -> bool:
+        """Replace the payload of a held job; False when it is not held."""
+        ...
 
     async def list_running(self, limit: int) -> list[Job]:
         """Leased jobs, the longest leased first."""

@@ -7,14 +7,17 @@ from datetime import datetime, timedelta
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-from holdfast.enqueue import check_ids, check_jobs, check_text, new_jobs
-from holdfast.errors import InvalidInput, JobNotFound
+from holdfast.breaker import BreakerState, name_faults
+from holdfast.enqueue import check_ids, check_jobs, check_payload, check_text, new_jobs
+from holdfast.errors import BreakerNotFound, InvalidInput, JobNotFound
 from holdfast.lifecycle import TRANSITIONS, Status, Verb
+from holdfast.models import HeldFilter
 from holdfast.settings import MAX_PAYLOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from holdfast.breaker import Breaker
     from holdfast.models import (
         Headers,
         Job,
@@ -128,11 +131,24 @@ class Queries:
         return [replace(job, headers={**carried, **(job.headers or {})}) for job in jobs]
 
     async def requeue_jobs(
-        self, ids: Sequence[JobId], *, actor: str | None = None, reason: str | None = None
+        self,
+        ids: Sequence[JobId],
+        *,
+        actor: str | None = None,
+        reason: str | None = None,
+        max_attempts: int | None = None,
     ) -> dict[JobId, Requeued]:
-        """Send held jobs back to the queue with fresh counters; what became of each id."""
+        """Send held jobs back to the queue with fresh counters; what became of each id.
+
+        `max_attempts` gives them a cap of their own.
+        """
+        if max_attempts is not None:
+            _positive("max_attempts", max_attempts)
         return await self._store.jobs.requeue(
-            check_ids(ids), actor=check_text("actor", actor), reason=check_text("reason", reason)
+            check_ids(ids),
+            actor=check_text("actor", actor),
+            reason=check_text("reason", reason),
+            max_attempts=max_attempts,
         )
 
     async def mark_job_as_cancelled(
@@ -178,9 +194,34 @@ class Queries:
             raise JobNotFound(job_id)
         return history
 
-    async def list_failed_jobs(self, limit: int = 25) -> list[Job]:
-        """Held jobs, newest first."""
-        return await self._store.jobs.list_held(_positive("limit", limit))
+    async def list_failed_jobs(
+        self, limit: int = 25, *, among: HeldFilter | None = None
+    ) -> list[Job]:
+        """Held jobs, newest first; `among` says which."""
+        return await self._store.jobs.list_held(_positive("limit", limit), among or HeldFilter())
+
+    async def edit_job(
+        self,
+        job_id: JobId,
+        payload: bytes | None,
+        *,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> bool:
+        """Replace the payload of a held job; False when the job is not held."""
+        [job_id] = check_ids([job_id])
+        check_payload(payload, self._max_payload)
+        return await self._store.jobs.edit(
+            job_id, payload, actor=check_text("actor", actor), reason=check_text("reason", reason)
+        )
+
+    async def resolve_job(self, job_id: JobId, reason: str, *, actor: str | None = None) -> bool:
+        """End a held job for good, because it can never succeed; False when it is not held."""
+        if not isinstance(reason, str) or not reason.strip():
+            raise InvalidInput(f"a job is resolved with a reason, got {reason!r}")
+        [job_id] = check_ids([job_id])
+        held = {job.id for job in await self._store.jobs.get([job_id]) if job.held_at is not None}
+        return bool(held and await self.delete_jobs([job_id], actor=actor, reason=reason))
 
     async def list_running_jobs(self, limit: int = 25) -> list[Job]:
         """Jobs that a worker holds, the longest held first."""
@@ -240,6 +281,29 @@ class Queries:
         age, most = _stretch("older_than", older_than), _positive("limit", limit)
         await self._store.jobs.aggregate()
         return await self._store.jobs.prune(older_than=age, limit=most)
+
+    async def list_breakers(self) -> list[Breaker]:
+        """The circuit breakers that workers have named, or that somebody holds open."""
+        return await self._store.breakers.all()
+
+    async def open_breaker(
+        self, name: str, *, actor: str | None = None, reason: str | None = None
+    ) -> Breaker:
+        """Hold a circuit breaker open: its work waits until close_breaker()."""
+        if faults := name_faults(name):
+            raise InvalidInput(f"circuit breaker: {faults[0]}")
+        return await self._store.breakers.force(
+            name,
+            BreakerState.OPEN,
+            actor=check_text("actor", actor) or "unknown",
+            reason=check_text("reason", reason),
+        )
+
+    async def close_breaker(self, name: str) -> Breaker:
+        """Close a circuit breaker at once, whoever or whatever opened it."""
+        if name not in {breaker.name for breaker in await self._store.breakers.all()}:
+            raise BreakerNotFound(name)
+        return await self._store.breakers.force(name, BreakerState.CLOSED, actor="", reason=None)
 
     async def list_workers(self) -> list[WorkerInfo]:
         """The workers as they last reported themselves."""
@@ -309,6 +373,8 @@ class SyncQueries:
     job_status = _synchronous(Queries.job_status)
     job_history = _synchronous(Queries.job_history)
     list_failed_jobs = _synchronous(Queries.list_failed_jobs)
+    edit_job = _synchronous(Queries.edit_job)
+    resolve_job = _synchronous(Queries.resolve_job)
     list_running_jobs = _synchronous(Queries.list_running_jobs)
     oldest_waiting = _synchronous(Queries.oldest_waiting)
     browse_queue = _synchronous(Queries.browse_queue)

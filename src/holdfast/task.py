@@ -11,6 +11,7 @@ from datetime import timedelta
 from types import FunctionType, MethodType
 from typing import Any, Literal, Protocol, get_args
 
+from holdfast.breaker import BreakerPolicy, policy_of
 from holdfast.errors import InvalidInput
 from holdfast.models import Context, Job, OnFailure, Want
 
@@ -60,6 +61,7 @@ class Entrypoint:
     timeout: timedelta | None = None
     max_attempts: int | None = 25
     max_recoveries: int = 3
+    breaker: BreakerPolicy | None = None
 
     def want(self, default_lease: timedelta) -> Want:
         """The rules a worker claims its jobs under."""
@@ -79,12 +81,29 @@ class Registry:
         self._entrypoints: dict[str, Entrypoint] = {}
 
     def add(self, entrypoint: Entrypoint) -> None:
+        self._check_breaker(entrypoint)
         first = self._entrypoints.setdefault(entrypoint.name, entrypoint)
         if first is not entrypoint:
             raise InvalidInput(
                 f"entrypoint {entrypoint.name!r} has two handlers, {_named(first.func)} and "
                 f"{_named(entrypoint.func)}; give one of them another name"
             )
+
+    def _check_breaker(self, entrypoint: Entrypoint) -> None:
+        ours = entrypoint.breaker
+        for other in self:
+            theirs = other.breaker
+            if ours and theirs and ours.name == theirs.name and ours != theirs:
+                raise InvalidInput(
+                    f"entrypoints {other.name!r} and {entrypoint.name!r} share the breaker "
+                    f"{ours.name!r} under two policies, {theirs} and {ours}; make one "
+                    f"BreakerPolicy and give it to both"
+                )
+
+    @property
+    def breakers(self) -> dict[str, BreakerPolicy]:
+        """By the name of the entrypoint that is behind it."""
+        return {one.name: one.breaker for one in self if one.breaker is not None}
 
     def wrapped(self, wrap: Callable[[Executor], Executor]) -> Registry:
         """The same handlers, each run through `wrap`."""
@@ -127,6 +146,7 @@ def define(
     max_attempts: int | None = 25,
     max_recoveries: int = 3,
     executor: Kind = "async",
+    breaker: str | BreakerPolicy | None = None,
 ) -> Entrypoint:
     """Check everything, report all faults together, and only then build the executor."""
     faults = [
@@ -138,6 +158,7 @@ def define(
         *([] if max_attempts is None else _count_faults("max_attempts", max_attempts, 1)),
         *_count_faults("max_recoveries", max_recoveries, 1),
         *_handler_faults(name, func, accepts_context, executor),
+        *_breaker_faults(breaker),
     ]
     if faults:
         raise InvalidInput(f"entrypoint {name!r:.80}: " + "; ".join(faults))
@@ -163,6 +184,7 @@ def define(
         timeout=timeout,
         max_attempts=max_attempts,
         max_recoveries=max_recoveries,
+        breaker=None if breaker is None else policy_of(breaker),
     )
 
 
@@ -244,6 +266,15 @@ def _duration_faults(retry_timer: object, timeout: object) -> list[str]:
     if timeout is not None and not (isinstance(timeout, timedelta) and timeout > timedelta(0)):
         faults.append(f"timeout must be a timedelta above zero, or None, got {timeout!r}")
     return faults
+
+
+def _breaker_faults(breaker: str | BreakerPolicy | None) -> list[str]:
+    try:
+        if breaker is not None:
+            policy_of(breaker)
+    except InvalidInput as error:
+        return [str(error)]
+    return []
 
 
 def _choice_faults(what: str, value: object, allowed: tuple[str, ...]) -> list[str]:

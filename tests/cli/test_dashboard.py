@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 AT = datetime(2026, 3, 9, 10, 30, 12, tzinfo=UTC)
 
 PICTURE = """\
-Holdfast  2026-03-09 10:30:12Z    1,303 queued  342 picked  4 failed   3 workers
+Holdfast  2026-03-09 10:30:12Z    1,303 queued  342 picked  4 failed   2 workers, 1 silent
 last 30 min ▄▄▄▄▅▅▆▇▆▆▅▅▅▅▅▄▂▂▄███▇▆▆▆▅▆▆▂ 53,378 ended
 now         ▅▅▅▅▅▄▅▆▆▆▆▅▂▁▂▇█▇▇▆▆▅▅▆▅▅▅▆▆▆ 41/s
 

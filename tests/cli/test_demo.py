@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -88,6 +89,23 @@ def test_the_demo_plays_by_itself_and_accounts_for_every_job(directory: Path) ->
     assert left_behind(directory) == []
 
 
+@pytest.mark.timeout(180)
+def test_jobs_of_an_earlier_run_can_be_kept(directory: Path) -> None:
+    for words in ((), ("--keep",)):
+        process = start(directory, "--seconds", "5", *words)
+        output, errors = process.communicate(timeout=80)
+        assert (process.returncode, errors) == (0, ""), output + errors
+    listed = subprocess.run(
+        [sys.executable, "-m", "holdfast", "failed", "--json", f"--embedded={directory}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    poisoned = [job for job in json.loads(listed.stdout) if job["entrypoint"] == "poison"]
+    assert len(poisoned) == 2
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_stops_its_workers_and_its_server(
@@ -116,3 +134,11 @@ def test_a_folder_that_holds_something_else_is_left_alone(directory: Path) -> No
     assert len(errors.splitlines()) == 1
     assert "--dir" in errors
     assert [path.name for path in directory.iterdir()] == ["thesis.txt"]
+
+
+def test_it_does_not_pretend_to_use_a_database_that_is_named(directory: Path) -> None:
+    process = start(directory, "--dsn", "postgresql://nobody@localhost/mine")
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output) == (2, "")
+    assert "--dir" in errors
+    assert not directory.exists()

@@ -30,8 +30,9 @@ def status(bench: Bench, job: int) -> Status:
     return found
 
 
-@LOOPS
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("loop", "number"), [("--uvloop", signal.SIGINT), ("--no-uvloop", signal.SIGTERM)]
+)
 def test_the_first_signal_lets_running_jobs_finish(bench: Bench, loop: str, number: int) -> None:
     [job] = bench.enqueue("wait")
     worker = bench.start("jobs:main", loop, *FOR_EVER)
@@ -47,10 +48,9 @@ def test_the_first_signal_lets_running_jobs_finish(bench: Bench, loop: str, numb
     assert status(bench, later) is Status.QUEUED
 
 
-@LOOPS
-def test_the_second_signal_hands_running_jobs_back_at_once(bench: Bench, loop: str) -> None:
+def test_the_second_signal_hands_running_jobs_back_at_once(bench: Bench) -> None:
     [job_id] = bench.enqueue("wait")
-    worker = bench.start("jobs:main", loop, *FOR_EVER)
+    worker = bench.start("jobs:main", *FOR_EVER)
     bench.noted("began")
 
     worker.send(signal.SIGTERM)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.running import Bench, installed
+from holdfast import InvalidInput
+from holdfast.cli.target import Target, opened
+from tests.cli.running import JOBS, Bench, installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,35 +72,67 @@ def test_a_dsn_on_the_command_line_reaches_the_target(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["jobs"], "target 'jobs' is not module:attribute"),
         (["nowhere:main"], "there is no module 'nowhere'"),
-        (["jobs.inner:main"], "there is no module 'jobs.inner'"),
         (["broken:main"], "module 'broken' cannot be imported: SyntaxError"),
-        (["needy:main"], "module 'needy' cannot be imported: ModuleNotFoundError"),
         (["jobs:mian"], "module 'jobs' has no attribute 'mian'; did you mean main?"),
         (["jobs:number"], "target jobs:number is an object of type int"),
-        (["jobs:Holdfast"], "target jobs:Holdfast is the class Holdfast"),
-        (["jobs:generates"], "decorate it with @asynccontextmanager"),
-        (["jobs:returns_nothing"], "target jobs:returns_nothing returned None"),
-        (["jobs:hangs", "--", "x"], "cannot be called with 1 arguments"),
-        (["jobs:empty"], "no entrypoint is registered"),
         (["jobs:main", "--drain-timeout", "soon"], "--drain-timeout 'soon' is not a duration"),
-        (["jobs:main", "--heartbeat-timeout", "0s"], "heartbeat_timeout must be"),
     ],
 )
-def test_a_target_that_cannot_work_is_named_in_one_line(
-    folder: Bench, request: pytest.FixtureRequest, arguments: list[str], words: str
+def test_a_target_that_cannot_work_is_one_line_and_code_2(
+    folder: Bench, arguments: list[str], words: str
 ) -> None:
-    if arguments == ["jobs:empty"]:
-        folder = request.getfixturevalue("bench")
     (folder.directory / "broken.py").write_text("def main(:\n")
-    (folder.directory / "needy.py").write_text("import surely_not_installed\n")
 
-    code, log = folder.run(*arguments, "--log-level", "error")
+    code, log = folder.run(*arguments)
 
     assert code == 2, log
     assert words in log
     assert len(log.splitlines()) == 1
+
+
+def test_a_target_without_entrypoints_is_one_line_and_code_2(bench: Bench) -> None:
+    code, log = bench.run("jobs:empty", "--processes", "2", "--log-level", "error")
+
+    assert code == 2, log
+    assert "no entrypoint is registered" in log
+    assert len(log.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("other_jobs", "target 'other_jobs' is not module:attribute"),
+        ("other_jobs:", "target 'other_jobs:' is not module:attribute"),
+        ("other_jobs.inner:main", "there is no module 'other_jobs.inner'"),
+        ("needy:main", "module 'needy' cannot be imported: ModuleNotFoundError"),
+        ("leaving:main", "module 'leaving' cannot be imported: SystemExit"),
+        ("other_jobs:main.inner", "target other_jobs:main.inner has no attribute 'inner'"),
+        ("other_jobs:Holdfast", "target other_jobs:Holdfast is the class Holdfast"),
+        ("other_jobs:generates", "decorate it with @asynccontextmanager"),
+        ("other_jobs:returns_nothing", "target other_jobs:returns_nothing returned None"),
+        ("other_jobs:yields_text", "target other_jobs:yields_text yields an object of type str"),
+        ("other_jobs:hangs too many", "cannot be called with 2 arguments"),
+        ("other_jobs:memory too", "which takes no arguments"),
+    ],
+)
+async def test_what_is_wrong_with_a_target_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, words: str
+) -> None:
+    (tmp_path / "other_jobs.py").write_text(
+        f"{JOBS}\nmemory = Holdfast.in_memory()\n"
+        "@asynccontextmanager\nasync def yields_text():\n    yield 'text'\n"
+    )
+    (tmp_path / "needy.py").write_text("import surely_not_installed\n")
+    (tmp_path / "leaving.py").write_text("raise SystemExit('no')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "other_jobs", raising=False)
+    name, *arguments = target.split()
+
+    with pytest.raises(InvalidInput, match=re.escape(words)):
+        async with opened(Target.parse(name, arguments)):
+            pass
 
 
 def test_a_factory_that_raises_is_reported_in_one_line(folder: Bench) -> None:

@@ -14,7 +14,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.postgres.binding import Binding
 from holdfast.stores.postgres.drivers import connect
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver, AsyncpgPoolDriver
-from holdfast.stores.postgres.drivers.psycopg import PsycopgDriver
+from holdfast.stores.postgres.drivers.psycopg import PsycopgDriver, SyncPsycopgDriver
 from holdfast.stores.postgres.store import PostgresStore
 from tests import servers
 
@@ -31,6 +31,10 @@ KINDS = ("asyncpg", "asyncpg_pool", "psycopg", "asyncpg_dsn", "psycopg_dsn")
 SERVERS = sorted(servers.available())
 DATABASES = [f"{kind}-{server}" for server in SERVERS for kind in KINDS]
 EVERYWHERE = [MEMORY, *DATABASES]
+SYNCHRONOUS = [
+    MEMORY,
+    *(f"{kind}-{server}" for server in SERVERS for kind in ("sync", "sync_manual")),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class Tables:
     driver: Driver
     names: Names
     dsn: str
+    """The database they are in."""
 
     def store(self, clock: Clock) -> PostgresStore:
         """As a worker that has just started sees it: it remembers no claim."""
@@ -47,9 +52,10 @@ class Tables:
 
     async def empty(self) -> None:
         # Each table has a few rows, for which DELETE costs a tenth of TRUNCATE.
-        relations = Binding(self.names).relations
-        emptied = ("table", "log", "leases", "statistics", "schedules", "workers", "breakers")
-        await self.driver.script("; ".join(f"delete from {relations[name]}" for name in emptied))
+        relations = Binding(self.names).relations.items()
+        kept = ("prefix", "status", "migrations", "counted")
+        tables = [table for name, table in relations if name not in kept]
+        await self.driver.script("; ".join(f"delete from {table}" for table in tables))
 
 
 class Backends:
@@ -67,6 +73,10 @@ class Backends:
         else:
             await self._open[name].empty()
         return self._open[name]
+
+    def dsn(self, name: str) -> str:
+        """The database of a backend that is open."""
+        return self._open[name].dsn
 
     async def workers(self, name: str, clock: Clock) -> Callable[[], Store]:
         """A way to make stores on one empty backend, which share nothing but its rows."""
@@ -99,6 +109,9 @@ async def _opened(kind: str, database: Database) -> AsyncIterator[Driver]:
         case "psycopg":
             async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
                 yield PsycopgDriver(connection)
+        case "sync" | "sync_manual":
+            with psycopg.connect(dsn, autocommit=kind == "sync") as synchronous:
+                yield SyncPsycopgDriver(synchronous)
         case "asyncpg_dsn" | "psycopg_dsn":
             driver = connect(dsn, driver="asyncpg" if kind == "asyncpg_dsn" else "psycopg")
             yield driver

@@ -29,7 +29,17 @@ from hypothesis.stateful import (
 )
 
 from holdfast.lifecycle import ACTIVE, FINAL, RETIRE_LAST_RETRY, TRANSITIONS, Status, Verb
-from holdfast.models import Change, Held, Job, JobId, NewJob, Requeued, TracebackRecord, Want
+from holdfast.models import (
+    Change,
+    Held,
+    HeldFilter,
+    Job,
+    JobId,
+    NewJob,
+    Requeued,
+    TracebackRecord,
+    Want,
+)
 from holdfast.scheduler.cron import Cron
 from holdfast.scheduler.tick import tick
 from holdfast.stores.postgres import lanes
@@ -292,7 +302,9 @@ class Lives(RuleBasedStateMachine):
         )
         assert here == {self.pair.here([job_id])[0]: status for job_id, status in there.items()}
         for limit in (2, EVERYTHING):
-            here, there = self.pair.both(lambda store, limit=limit: store.jobs.list_held(limit))
+            here, there = self.pair.both(
+                lambda store, limit=limit: store.jobs.list_held(limit, HeldFilter())
+            )
             assert [job.id for job in here] == self.pair.here(job.id for job in there)
             here, there = self.pair.both(lambda store, limit=limit: store.jobs.list_running(limit))
             assert [job.id for job in here] == self.pair.here(job.id for job in there)

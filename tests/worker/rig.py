@@ -115,6 +115,38 @@ async def ending(hf: Holdfast, job_id: JobId) -> LogEntry:
     return entry
 
 
+class ClaimBrake:
+    """Makes every claim wait inside the server, after its lease has begun, for the test."""
+
+    def __init__(self, witness: Any) -> None:
+        self._witness = witness
+
+    async def __aenter__(self) -> ClaimBrake:
+        await self._witness.execute(
+            "create function brake() returns trigger language plpgsql as"
+            " $$ begin perform pg_advisory_xact_lock_shared(4711); return new; end $$;"
+            " create trigger brake before update on holdfast for each row"
+            " when (old.status = 'queued' and new.status = 'picked') execute function brake();"
+            " select pg_advisory_lock(4711)"
+        )
+        return self
+
+    async def until_braked(self) -> None:
+        async def braked() -> bool:
+            return await self._witness.fetchval(
+                "select exists (select from pg_locks where locktype = 'advisory' and not granted"
+                " and database = (select oid from pg_database where datname = current_database()))"
+            )
+
+        await eventually(braked)
+
+    async def release(self) -> None:
+        await self._witness.execute("select pg_advisory_unlock_all()")
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self.release()
+
+
 def say_which_process(job: Job) -> None:
     """At the top level, so that another process finds it."""
     raise ValueError(f"ran in {os.getpid()}")

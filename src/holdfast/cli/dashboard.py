@@ -78,8 +78,13 @@ async def _look(options: Options) -> Snapshot:
 
 def print_once(snapshot: Snapshot) -> None:
     screen = console()
-    width = screen.width if screen.is_terminal else _PIPE_WIDTH
-    screen.print(render(snapshot, width), width=width)
+    if screen.is_terminal:
+        screen.print(render(snapshot, screen.width))
+        return
+    with screen.capture() as printed:
+        screen.print(render(snapshot, _PIPE_WIDTH), width=_PIPE_WIDTH)
+    # A terminal needs lines filled up to its width, a file does not.
+    sys.stdout.writelines(f"{line.rstrip()}\n" for line in printed.get().splitlines())
 
 
 async def _watch(options: Options, interval: float) -> None:

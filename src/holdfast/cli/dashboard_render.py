@@ -26,10 +26,12 @@ SPARKS = "▁▂▃▄▅▆▇█"
 WIDE = 144
 """From this width on, tables stand side by side."""
 
+PATIENCE = timedelta(seconds=15)
+"""A worker not heard of for longer is called silent: with the usual lease it reports every 10 s."""
+
 _ENTRYPOINTS, _WORKERS, _SCHEDULES = 14, 6, 6
 _LONGEST_NAME, _LONGEST_ERROR = 28, 200
 _SHRINKS = ("entrypoint", "worker", "error", "expression")
-_SILENT = timedelta(seconds=15)
 _LATE = timedelta(minutes=1)
 _DIM = "dim"
 
@@ -48,7 +50,7 @@ def render(snapshot: Snapshot, width: int) -> RenderableType:
     return Group(headline(snapshot), throughput(snapshot), *tables)
 
 
-def headline(snapshot: Snapshot) -> Text:
+def headline(snapshot: Snapshot, patience: timedelta = PATIENCE) -> Text:
     totals = (
         (sum(row.queued for row in snapshot.entrypoints), Status.QUEUED),
         (sum(row.picked for row in snapshot.entrypoints), Status.PICKED),
@@ -59,7 +61,10 @@ def headline(snapshot: Snapshot) -> Text:
     for count, status in totals:
         text.append(f"  {count:,} ", style=STYLES[status] if count else _DIM)
         text.append(str(status), style=_DIM)
-    text.append(f"   {_count(len(snapshot.workers), 'worker')}", style=_DIM)
+    silent = sum(snapshot.at - row.heartbeat > patience for row in snapshot.workers)
+    text.append(f"   {_count(len(snapshot.workers) - silent, 'worker')}", style=_DIM)
+    if silent:
+        text.append(f", {silent} silent", style="red")
     return text
 
 
@@ -139,17 +144,17 @@ def _failure_cells(row: FailureRow, at: datetime) -> Iterable[Text]:
     )
 
 
-def worker_table(snapshot: Snapshot) -> RenderableType:
+def worker_table(snapshot: Snapshot, patience: timedelta = PATIENCE) -> RenderableType:
     table = _table("worker", "state", "running", "up", "seen")
     rows = sorted(snapshot.workers, key=lambda row: row.heartbeat, reverse=True)
     for row in rows[:_WORKERS]:
-        table.add_row(*_worker_cells(row, snapshot.at))
+        table.add_row(*_worker_cells(row, snapshot.at, patience))
     return _titled("workers", table, len(rows))
 
 
-def _worker_cells(row: WorkerRow, at: datetime) -> Iterable[Text]:
+def _worker_cells(row: WorkerRow, at: datetime, patience: timedelta) -> Iterable[Text]:
     seen = max(at - row.heartbeat, timedelta(0))
-    silent = seen > _SILENT
+    silent = seen > patience
     return (
         _name(row.id),
         Text("silent" if silent else shorten(row.state, 12), style="red" if silent else "green"),

@@ -101,10 +101,18 @@ class Side:
     async def _attach(self, worker: WorkerProbe) -> None:
         self._worker = worker
         self._begin(worker.pulse.watch())
+        if self._link is None:
+            return
         caps = {each.name: each.max_recoveries for each in worker.manager.entrypoints}
-        if self._link is not None and caps:
+        with suppress(ConnectionError):
+            await self._link.send(hello=worker.manager.id, caps=caps)
+        self._begin(self._announce(self._link, worker))
+
+    async def _announce(self, link: Link, worker: WorkerProbe) -> None:
+        await worker.started()
+        if worker.manager.state != "stopped":
             with suppress(ConnectionError):
-                await self._link.send(hello=worker.manager.id, caps=caps)
+                await link.send(started=True)
 
     async def _detach(self) -> None:
         worker, self._worker = self._worker, None

@@ -34,12 +34,14 @@ class Worker:
     def __init__(self, child: Child) -> None:
         self.child = child
         self.id: str | None = None
+        """Told before its first claim."""
+        self.started = False
         self.caps: Mapping[str, int] = {}
         self.samples: list[Sample] = []
 
     def silence(self) -> str | None:
-        """Why it cannot be asked; None once it has greeted."""
-        if self.id is not None:
+        """Why it cannot be asked; None once it has started."""
+        if self.started:
             return None
         return f"worker process {self.child.pid} has not started after {self.child.age:.0f} s"
 
@@ -60,7 +62,7 @@ class Supervisor:
         self._level = 0
         self._stopping = asyncio.Event()
         self._proven = asyncio.Event()
-        """Set when a worker has greeted: the target loads and the database answers."""
+        """Set when a worker has started: the target loads and the database answers."""
         self._carried: list[Sample] = []
 
     async def run(self, bound: socket.socket | None, parent: socket.socket | None) -> int:
@@ -124,6 +126,8 @@ class Supervisor:
         async for message in worker.child.messages():
             if "hello" in message:
                 worker.id, worker.caps = message["hello"], message["caps"]
+            elif "started" in message:
+                worker.started = True
                 self._proven.set()
                 for dead in list(self._dead):
                     await self._free(dead, by=worker)
@@ -133,7 +137,7 @@ class Supervisor:
                 worker.samples = unpack(message["last"])
 
     async def _free(self, dead: str, *, by: Worker) -> None:
-        if by.id is not None:
+        if by.started:
             await by.child.send(release=dead, caps=dict(self._dead[dead]))
 
     @asynccontextmanager
@@ -206,14 +210,14 @@ class Supervisor:
 
     async def samples(self) -> list[Sample]:
         """Sums; what workers counted that are gone stays in them."""
-        asked = [worker for worker in self._workers if worker.id is not None]
+        asked = [worker for worker in self._workers if worker.started]
         for worker, packed in zip(asked, await self._ask_each(asked, "samples"), strict=True):
             if isinstance(packed, list):
                 worker.samples = unpack(packed)
         return merge([self._carried, *(worker.samples for worker in asked)])
 
     async def _ask_all(self, what: str) -> list[str | None]:
-        asked = [worker for worker in self._workers if worker.id is not None]
+        asked = [worker for worker in self._workers if worker.started]
         answers = await self._ask_each(asked, what)
         return [
             f"worker process {worker.child.pid} does not answer"

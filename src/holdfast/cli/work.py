@@ -79,8 +79,6 @@ async def _work(plan: Plan, stop: Stop, side: Side) -> None:
     heed = _Heed(plan.settings.drain_timeout)
     stop.listen(asyncio.get_running_loop(), heed)
     async with opened(plan.target) as holdfast:
-        # A supervisor takes the greeting below as the proof that a start can succeed.
-        await holdfast.verify()
         heed.holdfast = holdfast
         holdfast.observe(JobLog())
         probe = WorkerProbe(holdfast, plan.settings)

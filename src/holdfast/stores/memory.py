@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidInput
 from holdfast.lifecycle import FINAL, TRANSITIONS, Status, Transition, Verb
 from holdfast.models import (
+    HeldFilter,
     Job,
     JobId,
     LogEntry,
@@ -31,13 +33,26 @@ from holdfast.stores.memory_statistics import Statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
     from holdfast.clock import Clock
     from holdfast.ports import Only
 
 CLAIM = TRANSITIONS[Verb.CLAIM]
 REQUEUE = TRANSITIONS[Verb.REQUEUE]
+
+
+EDIT = TRANSITIONS[Verb.EDIT]
+
+
+def _is_among(row: Job, among: HeldFilter, now: datetime) -> bool:
+    held_for = now - row.held_at if row.held_at else timedelta(0)
+    return (
+        among.entrypoint in (None, row.entrypoint)
+        and (among.error is None or among.error.lower() in (row.last_error or "").lower())
+        and (among.since is None or held_for <= among.since)
+        and (among.older_than is None or held_for > among.older_than)
+    )
 
 
 def _age(row: Job | LogEntry) -> tuple[datetime, int]:
@@ -56,7 +71,12 @@ class MemoryJobs:
         return self._state.insert(jobs, on_conflict)
 
     async def requeue(
-        self, ids: Sequence[JobId], *, actor: str | None, reason: str | None
+        self,
+        ids: Sequence[JobId],
+        *,
+        actor: str | None,
+        reason: str | None,
+        max_attempts: int | None = None,
     ) -> dict[JobId, Requeued]:
         asked = Asked(self._state.now(), actor=actor, reason=reason)
         outcomes = dict.fromkeys(ids, Requeued.NOT_FOUND)
@@ -65,6 +85,8 @@ class MemoryJobs:
             if row.status not in REQUEUE.sources:
                 outcomes[row.id] = Requeued.NOT_HELD
             elif after := self._state.apply(REQUEUE, row, asked):
+                if max_attempts is not None:
+                    self._state.rows[row.id] = after._replace(max_attempts=max_attempts)
                 outcomes[row.id] = Requeued.REQUEUED
                 requeued.append(after)
             else:
@@ -92,8 +114,20 @@ class MemoryJobs:
         }
         return ended | {row.id: row.status for row in self._state.found(ids)}
 
-    async def list_held(self, limit: int) -> list[Job]:
-        held = [row for row in self._state.rows.values() if row.status in REQUEUE.sources]
+    async def edit(
+        self, job_id: JobId, payload: bytes | None, *, actor: str | None, reason: str | None
+    ) -> bool:
+        asked = Asked(self._state.now(), actor=actor, reason=reason, payload=payload)
+        rows = self._state.found([job_id])
+        return any([self._state.apply(EDIT, row, asked) for row in rows])
+
+    async def list_held(self, limit: int, among: HeldFilter) -> list[Job]:
+        now = self._state.now()
+        held = [
+            row
+            for row in self._state.rows.values()
+            if row.status in REQUEUE.sources and _is_among(row, among, now)
+        ]
         held.sort(key=_age, reverse=True)
         return [given_out(row) for row in held[:limit]]
 

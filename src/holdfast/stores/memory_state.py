@@ -41,6 +41,7 @@ class Asked:
     traceback: TracebackRecord | None = None
     max_attempts: int | None = None
     max_recoveries: int | None = None
+    payload: bytes | None = None
     worker_is_dead: bool = False
     """The row's worker is known to be gone, so that its heartbeat proves nothing."""
 
@@ -100,6 +101,7 @@ EFFECTS: dict[Effect, Callable[[Job, Asked], dict[str, Any]]] = {
     },
     Effect.PARK: lambda _, asked: {"held_at": asked.now},
     Effect.UNPARK: lambda _row, _asked: {"held_at": None},
+    Effect.REPLACE_PAYLOAD: lambda _, asked: {"payload": asked.payload},
 }
 """Each effect as the fields it writes, read from the row as it was before the transition."""
 

@@ -141,7 +141,7 @@ class Claimer:
         if self.stopping:
             return 0
         batch = 1 if self._solo.careful else self._settings.batch_size
-        return min(batch, most - self._hand.running)
+        return min(batch, most - self._hand.running, 2 * most - len(self._hand))
 
     async def _wait(self, drain: bool) -> None:
         """Until a hint, a stop, the next due job or the poll."""

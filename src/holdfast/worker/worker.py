@@ -95,6 +95,11 @@ class QueueManager:
         """What it can run."""
         return tuple(self._registry)
 
+    @property
+    def store(self) -> Store:
+        """What it serves."""
+        return self._store
+
     def use(self, store: Store, registry: Registry) -> None:
         """Serve this store with these handlers from the next run() on."""
         self._store = store

@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.command import FAILED, App, example
-from holdfast.cli.connect import run_async
+from holdfast.cli.connect import options_of, run_async
 from holdfast.cli.output import line
+from holdfast.errors import InvalidInput
 
 __all__ = ["DIRECTORY", "register"]
 
@@ -27,6 +28,7 @@ def register(app: App) -> None:
 
 
 def demo(
+    ctx: typer.Context,
     seconds: Annotated[
         float, typer.Option(min=5, max=3600, help="How long the acts take, roughly.")
     ] = 45,
@@ -42,6 +44,11 @@ def demo(
     It needs no database and no set-up, runs by itself in about a minute, and ends with a ledger
     that accounts for every job.
     """
+    if (given := options_of(ctx).source) in ("--dsn", "--embedded"):
+        raise InvalidInput(
+            f"the demo runs on a PostgreSQL of its own, not on that of {given}; "
+            f"name the folder for it with --dir"
+        )
     # Here, because every other command starts faster without it.
     from holdfast.cli.demo.directory import occupied
 

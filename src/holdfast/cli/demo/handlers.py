@@ -41,19 +41,16 @@ async def main(directory: str) -> Holdfast:
 
 def register(hf: Holdfast) -> None:
     """Register every handler of the demo."""
-    # Whoever shares a worker with the poison job dies with it, again and again. More patience with
-    # them than with it, and the one that is held in the end is the one that did it.
-    patient = partial(hf.entrypoint, max_recoveries=20)
-    patient(FAST)(fast)
-    patient(SLOW)(slow)
-    patient(FLAKY, executor_factory=_retrying)(flaky)
-    patient(BROKEN, on_failure="hold")(broken)
-    patient(DEFERRED)(fast)
-    patient(LATER)(fast)
-    patient(UNIQUE)(unique)
+    hf.entrypoint(FAST)(fast)
+    hf.entrypoint(SLOW)(slow)
+    hf.entrypoint(FLAKY, executor_factory=_retrying)(flaky)
+    hf.entrypoint(BROKEN, on_failure="hold")(broken)
+    hf.entrypoint(DEFERRED)(fast)
+    hf.entrypoint(LATER)(fast)
+    hf.entrypoint(UNIQUE)(unique)
     hf.entrypoint(POISON, on_failure="hold")(poison)
     # "all": a tick that nobody was alive to take is taken later, so every second has its job.
-    hf.schedule(TICK, "* * * * * *", misfire="all", max_recoveries=20)(tick)
+    hf.schedule(TICK, "* * * * * *", misfire="all")(tick)
 
 
 async def fast(job: Job) -> None:

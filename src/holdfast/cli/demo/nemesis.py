@@ -60,7 +60,7 @@ class Nemesis:
         )
         await self._await_return(pid, jobs)
         self._note("killed", number, jobs, began)
-        self._say(f"… all {len(jobs)} are back in the queue or done by the others.")
+        self._say(f"… its {_jobs(len(jobs))} came back and were taken up by the others.")
 
     async def freeze(self, number: int) -> None:
         pid = await self._await_busy(number)
@@ -72,7 +72,7 @@ class Nemesis:
         )
         await self._await_return(pid, jobs)
         self._note("frozen", number, jobs, began)
-        self._say(f"… its {_jobs(len(jobs))} have been taken from it and given to the other.")
+        self._say(f"… its {_jobs(len(jobs))} came back and were taken up by the other worker.")
         self._crew.signal(number, signal.SIGCONT)
         self._say(
             f"Worker {number} wakes up (SIGCONT) and reports its old jobs as done. Each report "
@@ -124,9 +124,11 @@ class Nemesis:
         return [job for job in running if f":{pid}:" in (job.claimed_by or "")]
 
     async def _await_return(self, pid: int, jobs: tuple[JobId, ...]) -> None:
+        """Until another worker holds each of them, or has ended it."""
+
         async def returned() -> bool:
             found = await self._hf.queries.get_jobs(jobs)
-            return not any(f":{pid}:" in (job.claimed_by or "") for job in found)
+            return all(job.claimed_by and f":{pid}:" not in job.claimed_by for job in found)
 
         await self._until(returned)
 

@@ -107,9 +107,9 @@ def print_next(directory: Path, producer: Producer, held: Sequence[int]) -> None
         (f"stats {where}", "how much was done, by the minute"),
         (f"dashboard {where}", "the live view of this queue"),
     ]
-    longest = max(len(words) for words, _ in tries)
+    longest = max(len(meaning) for _, meaning in tries)
     for words, meaning in tries:
-        line(f"  {command} {words:<{longest}}  {meaning}")
+        line(f"  {meaning:<{longest}}  {command} {words}")
 
 
 def _command() -> str:

@@ -52,6 +52,7 @@ class Stage:
 
     async def until(self, part: float, act: str) -> None:
         """Wait for that part of the time; acts that ran long push the next ones on."""
+        self.act = "the stream goes on"
         await asyncio.sleep(max(0.0, part * self.seconds - self.elapsed))
         self.act = act
 

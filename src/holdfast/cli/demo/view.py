@@ -21,6 +21,7 @@ from holdfast.cli.dashboard_render import (
     worker_table,
 )
 from holdfast.cli.dashboard_snapshot import Snapshot
+from holdfast.cli.demo.handlers import LEASE
 from holdfast.cli.output import clean, console, line
 
 _PLAIN_INTERVAL = 5.0
@@ -89,10 +90,10 @@ class LiveView:
         bar.add_row(ProgressBar(total=1, completed=done, width=40), Text(act, style="bold"))
         body = Group(
             bar,
-            headline(snapshot),
+            headline(snapshot, LEASE),
             throughput(snapshot),
             entrypoint_table(snapshot),
-            worker_table(snapshot),
+            worker_table(snapshot, LEASE),
         )
         self._live.update(Padding(body, (1, 0, 0, 0)))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from holdfast.errors import ConnectionLost, DuplicateJobError, OutcomeUnknown
 from holdfast.lifecycle import Status, Transition, Verb
 from holdfast.models import (
+    HeldFilter,
     Job,
     JobId,
     LogEntry,
@@ -55,7 +57,12 @@ class PostgresJobs:
         return _in_order(jobs, found)
 
     async def requeue(
-        self, ids: Sequence[JobId], *, actor: str | None, reason: str | None
+        self,
+        ids: Sequence[JobId],
+        *,
+        actor: str | None,
+        reason: str | None,
+        max_attempts: int | None = None,
     ) -> dict[JobId, Requeued]:
         found: Sequence[rows.Row] = ()
         for remaining in reversed(range(_REQUEUE_TRIES)):
@@ -65,6 +72,7 @@ class PostgresJobs:
                     ids=sorted(set(ids)),
                     actor=actor,
                     reason=reason,
+                    max_attempts=max_attempts,
                     channel=self._channel,
                 )
                 break
@@ -94,8 +102,18 @@ class PostgresJobs:
         found = await self._runner.run("statuses", ids=list(ids))
         return {JobId(row[0]): rows.status(row[1]) for row in found}
 
-    async def list_held(self, limit: int) -> list[Job]:
-        return [rows.job(row) for row in await self._runner.run("list_held", limit=limit)]
+    async def list_held(self, limit: int, among: HeldFilter) -> list[Job]:
+        found = await self._runner.run("list_held", limit=limit, **asdict(among))
+        return [rows.job(row) for row in found]
+
+    async def edit(
+        self, job_id: JobId, payload: bytes | None, *, actor: str | None, reason: str | None
+    ) -> bool:
+        return bool(
+            await self._runner.run(
+                Verb.EDIT, id=job_id, payload=payload, actor=actor, reason=reason
+            )
+        )
 
     async def list_running(self, limit: int) -> list[Job]:
         return [rows.job(row) for row in await self._runner.run("list_running", limit=limit)]

@@ -82,6 +82,7 @@ EFFECTS: Mapping[Effect, str] = {
     ),
     Effect.PARK: "held_at = clock.now",
     Effect.UNPARK: "held_at = null",
+    Effect.REPLACE_PAYLOAD: "payload = :payload::bytea",
 }
 
 _ON_CONFLICT = {
@@ -209,6 +210,7 @@ class Statements:
             self._oldest(),
             self._recover(),
             self._requeue(),
+            self._edit(),
             *(self._change(row) for row in TRANSITIONS.values() if _is_change(row)),
             *(self._remove(row) for row in TRANSITIONS.values() if _is_removal(row)),
         ]
@@ -251,6 +253,16 @@ class Statements:
             held=self.binding.is_in(row.sources),
             sets=sets(row, self.binding),
             target=self.binding.word(row.target),
+            reason=_literal(row.reason),
+        )
+
+    def _edit(self) -> Statement:
+        row = TRANSITIONS[Verb.EDIT]
+        return self._fill(
+            row.name,
+            "edit",
+            sources=self.binding.is_in(row.sources),
+            sets=sets(row, self.binding),
             reason=_literal(row.reason),
         )
 

@@ -32,8 +32,6 @@ from holdfast.stores.postgres.drivers.psycopg_types import adapt
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
 
-    from psycopg.pq.abc import PGcancel
-
     from holdfast.stores.postgres.drivers.base import Session
 
 T = TypeVar("T")
@@ -239,14 +237,12 @@ class PsycopgSession:
         return result
 
     def _ask_to_stop(self, task: asyncio.Task[Any]) -> None:
-        pgconn = self._connection.pgconn
-        active = pgconn.transaction_status == TransactionStatus.ACTIVE
-        if capabilities.has_cancel_safe() or not active:
+        status = self._connection.pgconn.transaction_status
+        if capabilities.has_cancel_safe() or status != TransactionStatus.ACTIVE:
             task.cancel()
             return
-        # libpq before 17 can only ask by blocking, for ever when nobody answers. psycopg would do
-        # that in a thread for which the process waits at its end; for a daemon it does not.
-        threading.Thread(target=_cancel, args=(pgconn.get_cancel(),), daemon=True).start()
+        # libpq before 17 asks by blocking the whole process, for ever when nobody answers.
+        self.drop()
 
     async def _abandon(self, task: asyncio.Task[Any], patience: float) -> None:
         # Nobody will ask for its result, and asyncio complains of errors that nobody has seen.
@@ -350,11 +346,6 @@ def _in_transaction(connection: psycopg.BaseConnection[Any]) -> bool:
 def _begin(connection: psycopg.BaseConnection[Any]) -> str:
     # Outside autocommit psycopg sends BEGIN by itself before whatever comes first.
     return "begin" if connection.autocommit else "select"
-
-
-def _cancel(request: PGcancel) -> None:
-    with suppress(psycopg.Error):
-        request.cancel()
 
 
 def _twin(connection: AsyncConnection[Any]) -> socket.socket:

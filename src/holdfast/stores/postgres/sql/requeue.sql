@@ -27,7 +27,7 @@ judged as materialized (
 ),
 changed as (
     update {table} j
-    set {sets}
+    set {sets}, max_attempts = coalesce(:max_attempts::integer, j.max_attempts)
     from clock
     where j.id = any(array(select id from judged where free))
     returning j.id

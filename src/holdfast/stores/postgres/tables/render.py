@@ -158,6 +158,7 @@ class TableWords:
                 else {"last_error_at": "clock.now"}
             ),
             Effect.PARK: dict,
+            Effect.REPLACE_PAYLOAD: dict,
             Effect.UNPARK: lambda: {"inactive": "false", "outcome": "null"},
         }
         return renders[effect]()

@@ -1,0 +1,247 @@
+"""Recurring jobs: one job for each tick, whoever takes it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.errors import DuplicateJobError
+from holdfast.lifecycle import Status, Verb
+from holdfast.models import Job, Schedule, Want
+from tests.conformance.rig import LEASE, SECOND
+
+if TYPE_CHECKING:
+    from tests.conformance.rig import Rig
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+async def register(rig: Rig, name: str = "report", **fields: object) -> Schedule:
+    given: dict[str, object] = {
+        "expression": "* * * * *",
+        "timezone": "UTC",
+        "misfire": "once",
+        "overlap": "allow",
+        "first": START,
+    } | fields
+    return await rig.store.schedules.register(name, **given)  # type: ignore[arg-type]
+
+
+async def only(rig: Rig) -> Schedule:
+    [schedule] = await rig.store.schedules.all()
+    return schedule
+
+
+async def jobs_of(rig: Rig, name: str = "report") -> list[Job]:
+    return await rig.store.jobs.browse(status=None, entrypoint=name, limit=100)
+
+
+async def test_a_new_schedule_waits_for_its_first_tick(rig: Rig) -> None:
+    schedule = await register(rig, timezone="Europe/Berlin", misfire="all", overlap="skip")
+    now = rig.clock.now()
+    assert schedule == Schedule(
+        id=schedule.id,
+        name="report",
+        expression="* * * * *",
+        timezone="Europe/Berlin",
+        misfire="all",
+        overlap="skip",
+        paused=False,
+        next_run=START,
+        last_run=None,
+        created=now,
+        updated=now,
+    )
+    assert await only(rig) == schedule
+    assert await jobs_of(rig) == []
+
+
+async def test_registering_the_same_again_changes_nothing(rig: Rig) -> None:
+    schedule = await register(rig)
+    rig.clock.advance(SECOND)
+    assert await register(rig, first=START + MINUTE) == schedule
+    assert await only(rig) == schedule
+
+
+@pytest.mark.parametrize(
+    ("changed", "starts_anew"),
+    [
+        ({"expression": "@daily"}, True),
+        ({"timezone": "Asia/Tokyo"}, True),
+        ({"misfire": "all"}, False),
+        ({"overlap": "skip"}, False),
+    ],
+)
+async def test_changed_times_start_anew_and_changed_policies_do_not(
+    rig: Rig, changed: dict[str, object], starts_anew: bool
+) -> None:
+    schedule = await register(rig)
+    rig.clock.advance(SECOND)
+    again = await register(rig, first=START + MINUTE, **changed)
+    next_run = START + MINUTE if starts_anew else START
+    expected = schedule._replace(next_run=next_run, updated=rig.clock.now(), **changed)  # type: ignore[arg-type]
+    assert again == expected
+    assert await only(rig) == expected
+
+
+async def test_schedules_are_listed_by_name(rig: Rig) -> None:
+    for name in ("b", "a", "Z", "é"):
+        await register(rig, name)
+    assert [schedule.name for schedule in await rig.store.schedules.all()] == ["Z", "a", "b", "é"]
+
+
+async def test_a_schedule_is_due_at_its_tick_and_not_before(rig: Rig) -> None:
+    later = await register(rig, "later", first=START + 2 * SECOND)
+    sooner = await register(rig, "sooner", first=START + SECOND)
+    await register(rig, "stranger")
+    names = ["later", "sooner", "unknown"]
+    assert await rig.store.schedules.due(names, START) == []
+    assert await rig.store.schedules.due(names, START + SECOND) == [sooner]
+    assert await rig.store.schedules.due(names, START + MINUTE) == [sooner, later]
+    assert await rig.store.schedules.due([], START + MINUTE) == []
+
+
+async def test_a_tick_becomes_a_job_and_moves_the_schedule_on(rig: Rig) -> None:
+    schedule = await register(rig)
+    rig.clock.advance(SECOND)
+    now = rig.clock.now()
+    made = await rig.store.schedules.advance(schedule, [START], START + MINUTE)
+    assert made is not None
+    assert await only(rig) == schedule._replace(
+        next_run=START + MINUTE, last_run=START, updated=now
+    )
+    [job] = await jobs_of(rig)
+    assert [job.id] == made
+    assert (job.entrypoint, job.status, job.execute_after) == ("report", Status.QUEUED, now)
+    assert job.dedupe_key == "schedule:report:2030-01-01T00:00:00+00:00"
+    assert job.headers == {"schedule": "report", "slot": "2030-01-01T00:00:00+00:00"}
+
+
+async def test_a_tick_belongs_to_the_first_that_takes_it(rig: Rig) -> None:
+    schedule = await register(rig)
+    takers = [rig.worker().schedules.advance(schedule, [START], START + MINUTE) for _ in range(5)]
+    made = [ids for ids in await asyncio.gather(*takers) if ids is not None]
+    assert len(made) == 1
+    assert [job.id for job in await jobs_of(rig)] == made[0]
+
+
+async def test_an_outdated_schedule_advances_nothing(rig: Rig) -> None:
+    schedule = await register(rig)
+    await rig.store.schedules.advance(schedule, [START], START + MINUTE)
+    before = await rig.rows()
+    outdated = schedule, schedule._replace(next_run=START - MINUTE)
+    for seen in outdated:
+        assert await rig.store.schedules.advance(seen, [START], START + 9 * MINUTE) is None
+    assert await rig.rows() == before
+
+
+async def test_missed_ticks_become_one_job_each(rig: Rig) -> None:
+    schedule = await register(rig)
+    slots = [START + n * MINUTE for n in range(3)]
+    made = await rig.store.schedules.advance(schedule, slots, START + 3 * MINUTE)
+    assert made is not None
+    assert made == sorted(made)
+    found = sorted(await jobs_of(rig))
+    assert [(job.headers or {})["slot"] for job in found] == [slot.isoformat() for slot in slots]
+    assert (await only(rig)).last_run == slots[-1]
+
+
+async def test_a_schedule_may_move_on_without_a_job(rig: Rig) -> None:
+    schedule = await register(rig)
+    assert await rig.store.schedules.advance(schedule, [], START + MINUTE) == []
+    assert await only(rig) == schedule._replace(next_run=START + MINUTE)
+
+
+async def test_a_tick_that_has_its_job_already_makes_no_second(rig: Rig) -> None:
+    schedule = await register(rig)
+    triggered = await rig.store.schedules.trigger(schedule, START)
+    made = await rig.store.schedules.advance(schedule, [START, START + MINUTE], START + 2 * MINUTE)
+    assert made is not None
+    assert len(made) == 1
+    assert sorted(job.id for job in await jobs_of(rig)) == [triggered, *made]
+
+
+@pytest.mark.parametrize("status", [Status.QUEUED, Status.PICKED])
+async def test_ticks_that_must_not_overlap_wait_for_the_one_before(
+    rig: Rig, status: Status
+) -> None:
+    want = Want("report", LEASE)
+    schedule = await register(rig, overlap="skip")
+    slots = [START, START + MINUTE]
+    assert len(await rig.store.schedules.advance(schedule, slots, START + 2 * MINUTE) or []) == 1
+    jobs = await rig.claim(want) if status is Status.PICKED else []
+    schedule = await only(rig)
+    later = schedule.next_run
+    assert await rig.store.schedules.advance(schedule, [later], later + MINUTE) == []
+    for job in jobs or await rig.claim(want):
+        await rig.settle(Verb.COMPLETE, job)
+    schedule = await only(rig)
+    later = schedule.next_run
+    assert len(await rig.store.schedules.advance(schedule, [later], later + MINUTE) or []) == 1
+
+
+async def test_a_job_that_only_has_the_same_entrypoint_is_no_overlap(rig: Rig) -> None:
+    await rig.add("report")
+    schedule = await register(rig, overlap="skip")
+    assert len(await rig.store.schedules.advance(schedule, [START], START + MINUTE) or []) == 1
+
+
+async def test_a_paused_schedule_neither_comes_due_nor_advances(rig: Rig) -> None:
+    schedule = await register(rig)
+    rig.clock.advance(SECOND)
+    assert await rig.store.schedules.set_paused("report", True, None)
+    paused = await only(rig)
+    assert paused == schedule._replace(paused=True, updated=rig.clock.now())
+    assert await rig.store.schedules.due(["report"], START + MINUTE) == []
+    assert await rig.store.schedules.advance(schedule, [START], START + MINUTE) is None
+    assert await only(rig) == paused
+    assert await jobs_of(rig) == []
+
+
+async def test_a_resumed_schedule_starts_from_the_tick_given(rig: Rig) -> None:
+    schedule = await register(rig)
+    await rig.store.schedules.set_paused("report", True, None)
+    assert await rig.store.schedules.set_paused("report", False, START + MINUTE)
+    assert await only(rig) == schedule._replace(next_run=START + MINUTE)
+    assert (await register(rig)).paused is False
+
+
+async def test_registering_does_not_resume_a_paused_schedule(rig: Rig) -> None:
+    await register(rig)
+    await rig.store.schedules.set_paused("report", True, None)
+    assert (await register(rig, expression="@daily")).paused is True
+
+
+async def test_a_schedule_can_be_triggered_beside_its_ticks(rig: Rig) -> None:
+    schedule = await register(rig)
+    made = await rig.store.schedules.trigger(schedule, START + SECOND)
+    [job] = await jobs_of(rig)
+    assert job.id == made
+    assert job.headers == {"schedule": "report", "slot": "2030-01-01T00:00:01+00:00"}
+    assert await only(rig) == schedule
+    with pytest.raises(DuplicateJobError):
+        await rig.store.schedules.trigger(schedule, START + SECOND)
+
+
+async def test_a_removed_schedule_is_gone_and_its_jobs_stay(rig: Rig) -> None:
+    schedule = await register(rig)
+    await rig.store.schedules.trigger(schedule, START)
+    assert await rig.store.schedules.remove("report") is True
+    assert await rig.store.schedules.all() == []
+    assert len(await jobs_of(rig)) == 1
+    assert await rig.store.schedules.remove("report") is False
+    assert await rig.store.schedules.set_paused("report", True, None) is False
+    assert await rig.store.schedules.advance(schedule, [START], START + MINUTE) is None
+
+
+async def test_a_schedule_that_was_removed_and_made_again_is_another(rig: Rig) -> None:
+    old = await register(rig)
+    await rig.store.schedules.remove("report")
+    new = await register(rig)
+    assert new.id != old.id
+    assert await rig.store.schedules.advance(old, [START], START + MINUTE) is None
+    assert await rig.store.schedules.advance(new, [START], START + MINUTE) is not None

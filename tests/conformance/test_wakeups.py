@@ -1,0 +1,191 @@
+"""Who is woken by what. A job that is cancelled in the end proves that nothing else came."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.lifecycle import RETIRE_LAST_RETRY, Verb
+from holdfast.models import NewJob, Want
+from tests.conformance.rig import LEASE, SECOND, change
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from holdfast.models import Job, JobId
+    from tests.conformance.rig import Rig
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+class Heard:
+    """What a listener was told."""
+
+    def __init__(self) -> None:
+        self.work = 0
+        self.cancelled: list[JobId] = []
+        self._told = asyncio.Event()
+
+    def on_work(self) -> None:
+        self.work += 1
+        self._told.set()
+
+    def on_cancel(self, job_id: JobId) -> None:
+        self.cancelled.append(job_id)
+        self._told.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                self._told.clear()
+                await self._told.wait()
+
+
+@asynccontextmanager
+async def listening(rig: Rig, heard: Heard) -> AsyncIterator[None]:
+    """A listener whose first, unasked call has come and is not counted."""
+    task = asyncio.create_task(rig.worker().wakeups.listen(heard.on_work, heard.on_cancel))
+    try:
+        await heard.until(lambda: heard.work == 1)
+        heard.work = 0
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def heard_of(rig: Rig, act: Callable[[], Awaitable[object]]) -> Heard:
+    """All that is told about an act: what follows it is told after it."""
+    marker = await rig.lease("marker")
+    heard = Heard()
+    async with listening(rig, heard):
+        await act()
+        await rig.cancel(marker.id)
+        await heard.until(lambda: marker.id in heard.cancelled)
+    heard.cancelled.remove(marker.id)
+    return heard
+
+
+@pytest.mark.parametrize(
+    ("jobs", "calls"),
+    [
+        ([NewJob("mail")], 1),
+        ([NewJob("mail")] * 20, 1),
+        ([NewJob("mail", execute_after=SECOND)], 0),
+        ([NewJob("mail", execute_after=SECOND), NewJob("sms")], 1),
+        ([NewJob("mail", execute_after=START)], 1),
+        ([], 0),
+    ],
+    ids=["one", "a batch", "deferred", "mixed", "due", "none"],
+)
+async def test_enqueuing_wakes_once_if_there_is_work_now(
+    rig: Rig, jobs: list[NewJob], calls: int
+) -> None:
+    heard = await heard_of(rig, lambda: rig.store.jobs.insert(jobs, "raise"))
+    assert (heard.work, heard.cancelled) == (calls, [])
+
+
+async def test_a_skipped_duplicate_wakes_nobody(rig: Rig) -> None:
+    job = NewJob("mail", dedupe_key="k")
+    await rig.enqueue(job)
+    assert (await heard_of(rig, lambda: rig.store.jobs.insert([job], "skip"))).work == 0
+
+
+@pytest.mark.parametrize(
+    ("verb", "delay", "calls"),
+    [
+        (Verb.RELEASE, 0, 1),
+        (Verb.RETRY, 0, 1),
+        (Verb.RETRY, 1, 0),
+        (Verb.COMPLETE, 0, 0),
+        (Verb.FAIL, 0, 0),
+        (Verb.HOLD, 0, 0),
+        (RETIRE_LAST_RETRY.name, 0, 0),
+    ],
+)
+async def test_settling_wakes_exactly_when_jobs_can_be_claimed_again(
+    rig: Rig, verb: str, delay: int, calls: int
+) -> None:
+    await rig.enqueue(*[NewJob("mail", max_attempts=1 if "last" in verb else 9)] * 2)
+    changes = [change(job, delay=delay * SECOND, error="no") for job in await rig.claim()]
+    heard = await heard_of(rig, lambda: rig.change(verb, *changes))
+    assert (heard.work, heard.cancelled) == (calls, [])
+
+
+async def test_a_write_under_a_lost_lease_wakes_nobody(rig: Rig) -> None:
+    job = await rig.lease()
+    await rig.settle(Verb.RELEASE, job)
+    assert (await heard_of(rig, lambda: rig.change(Verb.RELEASE, change(job)))).work == 0
+
+
+@pytest.mark.parametrize(("cap", "calls"), [(2, 1), (1, 0)])
+async def test_recovery_wakes_for_what_it_recovers_and_not_for_what_it_retires(
+    rig: Rig, cap: int, calls: int
+) -> None:
+    await rig.lease()
+    want = Want("mail", LEASE, max_recoveries=cap)
+
+    async def sweep() -> None:
+        rig.clock.advance(LEASE)
+        await rig.recover(want, limit=1)
+
+    assert (await heard_of(rig, sweep)).work == calls
+
+
+@pytest.mark.parametrize(("held", "calls"), [(True, 1), (False, 0)])
+async def test_a_requeue_wakes_if_something_was_requeued(rig: Rig, held: bool, calls: int) -> None:
+    job_id = await rig.hold() if held else await rig.add()
+    assert (await heard_of(rig, lambda: rig.queries.requeue_jobs([job_id]))).work == calls
+
+
+async def test_a_tick_of_a_schedule_wakes(rig: Rig) -> None:
+    schedules = rig.store.schedules
+    schedule = await schedules.register("report", "* * * * *", "UTC", "once", "allow", START)
+    heard = await heard_of(rig, lambda: schedules.advance(schedule, [START], START + SECOND))
+    assert heard.work == 1
+
+
+async def test_cancelling_tells_the_holders_and_nobody_else(rig: Rig) -> None:
+    await rig.enqueue(*[NewJob("mail")] * 2)
+    running = [job.id for job in await rig.claim()]
+    waiting, held = await rig.add(), await rig.hold("sms")
+    heard = await heard_of(rig, lambda: rig.cancel(waiting, held, *running))
+    assert sorted(heard.cancelled) == running
+    assert heard.work == 0
+
+
+async def test_deleting_tells_nobody(rig: Rig) -> None:
+    job_id = await rig.add()
+    heard = await heard_of(rig, lambda: rig.queries.delete_jobs([job_id]))
+    assert (heard.work, heard.cancelled) == (0, [])
+
+
+async def test_every_listener_is_told(rig: Rig) -> None:
+    one, other = Heard(), Heard()
+    async with listening(rig, one), listening(rig, other):
+        one.work = other.work = 0
+        await rig.add()
+        await one.until(lambda: one.work == 1)
+        await other.until(lambda: other.work == 1)
+
+
+async def test_a_listener_that_ended_is_told_nothing_more(rig: Rig) -> None:
+    ended = Heard()
+    async with listening(rig, ended):
+        pass
+    heard = await heard_of(rig, rig.add)
+    assert (heard.work, ended.work) == (1, 0)
+
+
+async def test_a_woken_worker_finds_the_job(rig: Rig) -> None:
+    found: list[Job] = []
+    heard = Heard()
+    async with listening(rig, heard):
+        job_id = await rig.add()
+        await heard.until(lambda: heard.work == 1)
+        found += await rig.claim()
+    assert [job.id for job in found] == [job_id]
