@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from holdfast import embedded
-from holdfast.breaker import BreakerPolicy
 from holdfast.clock import SystemClock
 from holdfast.errors import InvalidInput, SchemaError, SchemaMissing
 from holdfast.events import Observer, Observers, Telemetry
@@ -38,6 +37,7 @@ from holdfast.worker.worker import QueueManager
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from holdfast.breaker import BreakerPolicy
     from holdfast.clock import Clock
     from holdfast.models import Job, OnFailure
     from holdfast.ports import Only, Store
@@ -344,7 +344,7 @@ class Holdfast:
             chosen = QueueExecutionMode(mode)
         except ValueError:
             raise InvalidInput(f'mode must be "continuous" or "drain", got {mode!r}') from None
-        self.queue_manager.use(self._work_store(), self._traced_registry())
+        self.queue_manager.use(self.work_store(), self._traced_registry())
         async with self._signals() if signals else nullcontext(), self._schedule(chosen):
             await self.queue_manager.run(settings, chosen)
 
@@ -355,8 +355,8 @@ class Holdfast:
         worker = self.queue_manager.id
         return self._registry.wrapped(lambda executor: telemetry.traced(executor, worker))
 
-    def _work_store(self) -> Store:
-        """What a worker serves: our own table, the users', or both."""
+    def work_store(self) -> Store:
+        """What run() serves: our own table, the users', or both."""
         if not self._tables:
             return self.store
         clock = self._clock or SystemClock()

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 AT = datetime(2026, 3, 9, 10, 30, 12, tzinfo=UTC)
 
 PICTURE = """\
-Holdfast  2026-03-09 10:30:12Z    1,303 queued  342 picked  4 failed   2 workers, 1 silent
+Holdfast 10:30:12Z  1,303 queued  342 picked  4 failed  2 workers, 1 silent
 last 30 min ▄▄▄▄▅▅▆▇▆▆▅▅▅▅▅▄▂▂▄███▇▆▆▆▅▆▆▂ 53,378 ended
 now         ▅▅▅▅▅▄▅▆▆▆▆▅▂▁▂▇█▇▇▆▆▅▅▆▅▅▅▆▆▆ 41/s
 
@@ -98,7 +98,7 @@ def test_a_known_state_looks_like_this() -> None:
 def test_an_empty_queue_says_so_in_every_part() -> None:
     text = as_text(Snapshot(at=AT, minutes=(0,) * 30))
     assert text.count("none") == 5
-    assert "0 queued  0 picked  0 failed   0 workers" in text
+    assert "0 queued  0 picked  0 failed  0 workers" in text
 
 
 def test_a_wide_terminal_has_tables_side_by_side() -> None:

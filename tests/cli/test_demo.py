@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 import pytest
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.servers import SharedServers
 
 _ACCOUNT = re.compile(r"^(\w+) +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +(yes|NO)", re.MULTILINE)
 
@@ -53,12 +56,27 @@ def directory(server_directory: Path) -> Path:
     return server_directory / "demo"
 
 
-@pytest.mark.timeout(180)
-def test_the_demo_plays_by_itself_and_accounts_for_every_job(directory: Path) -> None:
-    process = start(directory, "--seconds", "8")
-    output, errors = process.communicate(timeout=170)
+def play(directory: Path, *words: str) -> str:
+    process = start(directory, *words)
+    output, errors = process.communicate(timeout=110)
     assert (process.returncode, errors) == (0, ""), output + errors
+    return output
 
+
+class Played(NamedTuple):
+    directory: Path
+    output: str
+
+
+@pytest.fixture(scope="module")
+def played(pg_servers: SharedServers) -> Played:
+    """A demo that has been played to its end."""
+    directory = pg_servers.directory / f"demo-{secrets.token_hex(6)}"
+    return Played(directory, play(directory, "--seconds", "8"))
+
+
+def test_the_demo_plays_by_itself_and_accounts_for_every_job(played: Played) -> None:
+    directory, output = played
     found = accounts(output)
     for name, (enqueued, *ends) in found.items():
         assert enqueued == sum(ends), (name, output)
@@ -89,14 +107,10 @@ def test_the_demo_plays_by_itself_and_accounts_for_every_job(directory: Path) ->
     assert left_behind(directory) == []
 
 
-@pytest.mark.timeout(180)
-def test_jobs_of_an_earlier_run_can_be_kept(directory: Path) -> None:
-    for words in ((), ("--keep",)):
-        process = start(directory, "--seconds", "5", *words)
-        output, errors = process.communicate(timeout=80)
-        assert (process.returncode, errors) == (0, ""), output + errors
+def test_jobs_of_an_earlier_run_can_be_kept(played: Played) -> None:
+    play(played.directory, "--seconds", "5", "--keep")
     listed = subprocess.run(
-        [sys.executable, "-m", "holdfast", "failed", "--json", f"--embedded={directory}"],
+        [sys.executable, "-m", "holdfast", "failed", "--json", f"--embedded={played.directory}"],
         capture_output=True,
         text=True,
         check=True,
@@ -106,7 +120,6 @@ def test_jobs_of_an_earlier_run_can_be_kept(directory: Path) -> None:
     assert len(poisoned) == 2
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_stops_its_workers_and_its_server(
     directory: Path, number: signal.Signals

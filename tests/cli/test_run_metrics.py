@@ -129,7 +129,6 @@ async def test_a_worker_whose_claims_are_not_answered_is_not_alive(
 
         worker = WorkerProbe(holdfast, settings)
         work = asyncio.create_task(holdfast.run(dequeue_timeout=QUICK, signals=False))
-        await worker.started()
         await until_live(worker, True)
 
         await asyncio.to_thread(controlled_server.stop)

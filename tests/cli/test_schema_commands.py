@@ -25,28 +25,25 @@ def _tables(database: Database) -> set[str]:
 
 def test_tables_come_are_verified_and_go(pg: Database) -> None:
     holdfast("verify", dsn=pg.dsn).complains(4, "holdfast install")
-    holdfast("upgrade", dsn=pg.dsn).complains(4, "holdfast install")
-    holdfast("failed", dsn=pg.dsn).complains(4, "holdfast install")
+    inside("upgrade", "--dsn", pg.dsn).complains(4, "holdfast install")
+    inside("failed", "--dsn", pg.dsn).complains(4, "holdfast install")
 
     done = holdfast("install", dsn=pg.dsn)
     assert (done.code, done.err) == (0, "")
     assert "applied 0001_initial" in done.out
     assert _tables(pg) >= {"holdfast", "holdfast_log", "holdfast_schedules"}
-    assert "nothing to do" in holdfast("install", dsn=pg.dsn).out
-    assert "nothing to do" in holdfast("upgrade", dsn=pg.dsn).out
-    assert holdfast("verify", "--json", dsn=pg.dsn).json == {"ok": True, "error": None}
+    assert "nothing to do" in inside("install", "--dsn", pg.dsn).out
+    assert "nothing to do" in inside("upgrade", "--dsn", pg.dsn).out
+    assert inside("verify", "--json", "--dsn", pg.dsn).json == {"ok": True, "error": None}
 
     done = holdfast("uninstall", dsn=pg.dsn, stdin=b"n\n")
     assert done.code == 1
     assert "database tests_" in done.err
     assert "with 0 jobs" in done.err
     assert _tables(pg)
-    done = holdfast("uninstall", dsn=pg.dsn)
-    assert done.code == 2
-    assert "--yes" in done.err
     assert holdfast("uninstall", dsn=pg.dsn, stdin=b"y\n").code == 0
     assert not _tables(pg)
-    assert holdfast("uninstall", "--yes", dsn=pg.dsn).code == 0
+    assert inside("uninstall", "--yes", "--dsn", pg.dsn).code == 0
 
 
 def test_prefix_and_schema_choose_other_tables(pg18: Database) -> None:
@@ -76,7 +73,8 @@ def test_the_printed_scripts_install_and_uninstall(pg18: Database) -> None:
 
 
 def test_sql_is_deterministic_and_needs_no_database() -> None:
-    for name in ("install", "uninstall", "upgrade", "claim", "list"):
+    for name in ("install", "claim"):
+        # Two processes, because the order of a set differs between them.
         first, second = holdfast("sql", name), inside("sql", name)
         assert (first.code, first.err) == (0, "")
         assert first == second

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -62,7 +62,7 @@ async def count_all(rig: Rig) -> None:
     ],
 )
 async def test_the_newest_log_rows_come_first_and_can_be_filtered(
-    rig: Rig, asked: dict[str, object], found: list[int]
+    rig: Rig, asked: dict[str, Any], found: list[int]
 ) -> None:
     """The rows lie minutes, hours, days and years back."""
     job_ids = [await ended(rig, Verb.COMPLETE)]
@@ -72,7 +72,7 @@ async def test_the_newest_log_rows_come_first_and_can_be_filtered(
     job_ids.append(await ended(rig, Verb.COMPLETE, "sms"))
     rig.clock.advance(timedelta(hours=1))
     job_ids.append(await ended(rig, Verb.RETRY, "sms"))
-    log = await rig.queries.queue_log(**asked)  # type: ignore[arg-type]
+    log = await rig.queries.queue_log(**asked)
     assert [entry.job_id for entry in log] == [job_ids[place] for place in found]
 
 

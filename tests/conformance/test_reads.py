@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -122,15 +122,13 @@ async def test_the_oldest_claimable_job_tells_how_long_an_entrypoint_waits(rig: 
         ({"entrypoint": "fax"}, []),
     ],
 )
-async def test_the_queue_can_be_browsed(
-    rig: Rig, asked: dict[str, object], found: list[int]
-) -> None:
+async def test_the_queue_can_be_browsed(rig: Rig, asked: dict[str, Any], found: list[int]) -> None:
     await rig.enqueue(*[NewJob("mail")] * 3)
     jobs = await rig.claim()
     await rig.settle(Verb.HOLD, jobs[2], error="no")
     others = await rig.enqueue(NewJob("sms"), NewJob("mail"))
     by_age = [*ids(jobs), *others]
-    browsed = await rig.queries.browse_queue(**asked)  # type: ignore[arg-type]
+    browsed = await rig.queries.browse_queue(**asked)
     assert ids(browsed) == [by_age[place] for place in found]
 
 
@@ -154,7 +152,7 @@ async def test_an_empty_queue_has_no_size(rig: Rig) -> None:
     assert await rig.queries.list_running_jobs() == []
 
 
-def reporting(rig: Rig, name: str, **fields: object) -> WorkerInfo:
+def reporting(rig: Rig, name: str, **fields: Any) -> WorkerInfo:
     now = rig.clock.now()
     info = WorkerInfo(name, "host", 1, "0.1", ["mail", "sms"], 10, 0, "running", now, now)
     return info._replace(**fields)

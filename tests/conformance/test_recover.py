@@ -19,9 +19,9 @@ def capped(recoveries: int) -> Want:
     return Want("mail", LEASE, max_recoveries=recoveries)
 
 
-async def died(rig: Rig, times: int, **fields: object) -> Job:
+async def died(rig: Rig, times: int) -> Job:
     """A job that waits after so many dead leases."""
-    job = await rig.lease(**fields)
+    job = await rig.lease()
     for number in range(times):
         rig.clock.advance(LEASE)
         assert (await rig.recover(capped(99))).recovered == (job.id,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,15 +20,15 @@ START = datetime(2030, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
 
-async def register(rig: Rig, name: str = "report", **fields: object) -> Schedule:
-    given: dict[str, object] = {
+async def register(rig: Rig, name: str = "report", **fields: Any) -> Schedule:
+    given: dict[str, Any] = {
         "expression": "* * * * *",
         "timezone": "UTC",
         "misfire": "once",
         "overlap": "allow",
         "first": START,
     } | fields
-    return await rig.store.schedules.register(name, **given)  # type: ignore[arg-type]
+    return await rig.store.schedules.register(name, **given)
 
 
 async def only(rig: Rig) -> Schedule:
@@ -77,13 +77,13 @@ async def test_registering_the_same_again_changes_nothing(rig: Rig) -> None:
     ],
 )
 async def test_changed_times_start_anew_and_changed_policies_do_not(
-    rig: Rig, changed: dict[str, object], starts_anew: bool
+    rig: Rig, changed: dict[str, Any], starts_anew: bool
 ) -> None:
     schedule = await register(rig)
     rig.clock.advance(SECOND)
     again = await register(rig, first=START + MINUTE, **changed)
     next_run = START + MINUTE if starts_anew else START
-    expected = schedule._replace(next_run=next_run, updated=rig.clock.now(), **changed)  # type: ignore[arg-type]
+    expected = schedule._replace(next_run=next_run, updated=rig.clock.now(), **changed)
     assert again == expected
     assert await only(rig) == expected
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.lifecycle import RETIRE_LAST_RETRY, Status, Verb
-from holdfast.models import Held, LogEntry, NewJob, TracebackRecord
+from holdfast.models import JobId, LogEntry, NewJob, TracebackRecord
 from tests.conformance.rig import SECOND, change, holding
 
 if TYPE_CHECKING:
@@ -237,8 +237,8 @@ async def test_nothing_to_settle_is_nothing_done(rig: Rig) -> None:
 
 async def test_an_unknown_job_is_not_settled(rig: Rig) -> None:
     job = await rig.lease()
-    stranger = change(job._replace(id=Held(job.id + 1000, holding(job).token).id))
-    assert await rig.change(Verb.COMPLETE, stranger) == set()
+    stranger = job._replace(id=JobId(job.id + 1000))
+    assert await rig.change(Verb.COMPLETE, change(stranger)) == set()
 
 
 async def test_forgetting_a_claim_whose_jobs_are_settled_changes_nothing(rig: Rig) -> None:

@@ -104,7 +104,7 @@ async def test_the_log_is_read_and_pruned(rig: Rig) -> None:
 async def test_bad_input_and_unknown_ids_are_the_same_errors(rig: Rig) -> None:
     queries = synchronous(rig)
     with pytest.raises(InvalidInput, match="payload must be bytes"):
-        queries.enqueue("mail", "text")  # type: ignore[call-overload]
+        queries.enqueue("mail", "text")  # type: ignore[arg-type]
     with pytest.raises(JobNotFound):
         queries.job_history(JobId(99_999_999))
     assert (await rig.rows()).jobs == []

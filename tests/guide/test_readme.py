@@ -36,7 +36,7 @@ def test_the_first_example_greets_and_succeeds(directory: Path) -> None:
 
 def test_the_module_runs_under_the_command(directory: Path) -> None:
     (directory / "myapp.py").write_text(EXAMPLES[1], "utf-8")
-    holdfast = ("-m", "holdfast", "--embedded", "my-first-queue")
+    holdfast = ("-m", "holdfast", "--embedded=my-first-queue")
     python(*holdfast, "install", cwd=directory)
     python(*holdfast, "enqueue", "send_email", "hello", cwd=directory)
     python("-m", "holdfast", "run", "myapp:hf", "--mode", "drain", cwd=directory)

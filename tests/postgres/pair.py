@@ -96,7 +96,11 @@ class Pair:
     def met(self, here: Sequence[JobId | None], there: Sequence[JobId | None]) -> list[JobPair]:
         """New jobs, which both made in the same places."""
         assert [job is None for job in here] == [job is None for job in there]
-        pairs = [JobPair(*ids) for ids in zip(here, there, strict=True) if None not in ids]
+        pairs = [
+            JobPair(mine, other)
+            for mine, other in zip(here, there, strict=True)
+            if mine is not None and other is not None
+        ]
         self.jobs += pairs
         self._here |= {pair.postgres: pair.memory for pair in pairs}
         return pairs

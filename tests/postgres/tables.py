@@ -54,8 +54,11 @@ async def load(connection: Any, jobs: Iterable[Job]) -> None:
     """Put rows into the queue table as they stand, each lease with its record of a claim."""
     jobs = list(jobs)
     records = [
-        [getattr(job, column) for column in JOB_COLUMNS]
-        for job in (job._replace(headers=rows.headers(job.headers)) for job in jobs)
+        [
+            rows.headers(job.headers) if column == "headers" else getattr(job, column)
+            for column in JOB_COLUMNS
+        ]
+        for job in jobs
     ]
     await connection.copy_records_to_table("holdfast", records=records, columns=JOB_COLUMNS)
     last = max(job.id for job in jobs)

@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
+from contextlib import contextmanager
 from datetime import timedelta
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 import asyncpg
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -28,7 +29,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from holdfast.lifecycle import ACTIVE, FINAL, RETIRE_LAST_RETRY, TRANSITIONS, Status, Verb
+from holdfast.lifecycle import RETIRE_LAST_RETRY, TRANSITIONS, Guard, Verb
 from holdfast.models import (
     Change,
     Held,
@@ -43,20 +44,23 @@ from holdfast.models import (
 from holdfast.scheduler.cron import Cron
 from holdfast.scheduler.tick import tick
 from holdfast.stores.postgres import lanes
-from tests.postgres import tables
-from tests.postgres.pair import JobPair, LeasePair, Pair, Raised, Seen, World
+from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
+from holdfast.stores.postgres.render import GUARDS, Statements
+from holdfast.stores.postgres.store import PostgresStore
+from tests.postgres import invariants, tables
+from tests.postgres.pair import JobPair, LeasePair, Pair, Raised, World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from holdfast.lifecycle import Transition
-    from holdfast.models import LogEntry
+    from holdfast.ports import Store
     from tests.servers import Database
 
-COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+COMMON = settings(deadline=None, suppress_health_check=list(HealthCheck))
 PROFILES = {
-    "default": settings(max_examples=120, stateful_step_count=40, **COMMON),
-    "nightly": settings(max_examples=5_000, stateful_step_count=80, **COMMON),
+    "default": settings(COMMON, max_examples=120, stateful_step_count=40),
+    "nightly": settings(COMMON, max_examples=5_000, stateful_step_count=80),
 }
 PROFILE = os.environ.get("HOLDFAST_HYPOTHESIS", "default")
 
@@ -97,9 +101,11 @@ class Lives(RuleBasedStateMachine):
     leases = Bundle("leases")
     some_leases = st.lists(leases, min_size=1, max_size=4, unique=True)
 
-    def __init__(self, world: World) -> None:
+    world: World
+
+    def __init__(self) -> None:
         super().__init__()
-        self.pair = Pair(world)
+        self.pair = Pair(self.world)
         self.born: dict[JobId, Job] = {}
         self.attempts: Counter[JobId] = Counter()
         self.recoveries: Counter[JobId] = Counter()
@@ -154,7 +160,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.pair.leases)
     @rule(held=some_leases, swap=st.booleans())
     def renew(self, held: list[LeasePair], swap: bool) -> None:
-        offered = offers(held, swap=swap)
+        offered = self.offers(held, swap=swap)
         here, there = self.pair.both(
             lambda store: store.leases.renew([mine for mine, _ in offered]),
             lambda store: store.leases.renew([other for _, other in offered]),
@@ -164,7 +170,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.pair.leases)
     @rule(held=some_leases, swap=st.booleans(), verb=st.sampled_from(["complete", "fail"]))
     def finish(self, held: list[LeasePair], swap: bool, verb: str) -> None:
-        self.settle(TRANSITIONS[verb], offers(held, swap=swap))
+        self.settle(TRANSITIONS[verb], self.offers(held, swap=swap))
 
     @precondition(lambda self: self.pair.leases)
     @rule(held=some_leases, swap=st.booleans(), delay=delays, error=errors)
@@ -172,7 +178,7 @@ class Lives(RuleBasedStateMachine):
         self, held: list[LeasePair], swap: bool, delay: timedelta | None, error: str | None
     ) -> None:
         """As a worker does it: what has no retry left is retired."""
-        offered = offers(held, swap=swap)
+        offered = self.offers(held, swap=swap)
         for transition in (TRANSITIONS[Verb.RETRY], RETIRE_LAST_RETRY):
             moved = self.settle(transition, offered, delay=delay, error=error)
             self.attempts.update(lease.id for lease in moved)
@@ -186,12 +192,28 @@ class Lives(RuleBasedStateMachine):
         error: str | None,
         record: TracebackRecord | None,
     ) -> None:
-        self.settle(HOLD, offers(held, swap=swap), error=error, traceback=record)
+        self.settle(HOLD, self.offers(held, swap=swap), error=error, traceback=record)
 
     @precondition(lambda self: self.pair.leases)
     @rule(held=some_leases, swap=st.booleans(), reason=words)
     def release(self, held: list[LeasePair], swap: bool, reason: str | None) -> None:
-        self.settle(RELEASE, offers(held, swap=swap), reason=reason)
+        self.settle(RELEASE, self.offers(held, swap=swap), reason=reason)
+
+    def offers(self, held: list[LeasePair], *, swap: bool) -> list[tuple[Held, Held]]:
+        """Leases as their holders name them, or each with a token that is another job's."""
+        givers = [*held[1:], held[0]] if swap else held
+        return [
+            (Held(lease.memory.id, mine), Held(lease.postgres.id, other))
+            for lease, giver in zip(held, givers, strict=True)
+            for mine, other in [self.tokens(lease, giver) if swap else tokens_of(giver)]
+        ]
+
+    def tokens(self, lease: LeasePair, giver: LeasePair) -> tuple[UUID, UUID]:
+        """Jobs claimed together share a token, and which those are is a store's affair."""
+        mine, other = tokens_of(giver)
+        leases = [tokens_of(known) for known in self.pair.leases if known.job == lease.job]
+        shared = any(mine == here or other == there for here, there in leases)
+        return (NOBODYS, NOBODYS) if shared else (mine, other)
 
     def settle(
         self, transition: Transition, offered: list[tuple[Held, Held]], **values: Any
@@ -261,13 +283,13 @@ class Lives(RuleBasedStateMachine):
         ended = {lease.postgres.token for lease in self.pair.leases} - kept
         self.pair.world.runner.run(self.pair.postgres.leases.forget(sorted(ended)))
 
-    @rule(seconds=st.sampled_from([1, 5, 10, 60, 3600]))
+    @rule(seconds=st.sampled_from([1, 7, 60]))
     def advance_the_clock(self, seconds: int) -> None:
         self.pair.clock.advance(timedelta(seconds=seconds))
 
     @rule(
         name=st.sampled_from(SCHEDULES),
-        expression=st.sampled_from(["0 * * * *", "*/5 * * * *", "*/20 * * * * *"]),
+        expression=st.sampled_from(["0 * * * *", "*/10 * * * *", "*/7 * * * *"]),
         misfire=st.sampled_from(["skip", "once", "all"]),
         overlap=st.sampled_from(["skip", "allow"]),
     )
@@ -284,7 +306,7 @@ class Lives(RuleBasedStateMachine):
         else:
             self.pair.same(lambda store: store.schedules.set_paused(name, paused, None))
 
-    @rule(target=jobs, seconds=st.sampled_from([1, 60, 3600]))
+    @rule(target=jobs, seconds=st.sampled_from([1, 600, 1800]))
     def tick(self, seconds: int) -> Any:
         self.pair.clock.advance(timedelta(seconds=seconds))
         here, there = self.pair.both(lambda store: tick(store, SCHEDULES))
@@ -302,12 +324,12 @@ class Lives(RuleBasedStateMachine):
         )
         assert here == {self.pair.here([job_id])[0]: status for job_id, status in there.items()}
         for limit in (2, EVERYTHING):
-            here, there = self.pair.both(
-                lambda store, limit=limit: store.jobs.list_held(limit, HeldFilter())
-            )
-            assert [job.id for job in here] == self.pair.here(job.id for job in there)
-            here, there = self.pair.both(lambda store, limit=limit: store.jobs.list_running(limit))
-            assert [job.id for job in here] == self.pair.here(job.id for job in there)
+            self.same_ids(partial(_held, limit))
+            self.same_ids(partial(_running, limit))
+
+    def same_ids(self, call: Callable[[Store], Awaitable[list[Job]]]) -> None:
+        here, there = self.pair.both(call)
+        assert [job.id for job in here] == self.pair.here(job.id for job in there)
 
     @invariant()
     def both_have_the_same_rows_and_they_make_sense(self) -> None:
@@ -315,69 +337,26 @@ class Lives(RuleBasedStateMachine):
         assert memory.queue == postgres.queue
         assert memory.log == postgres.log
         assert memory.schedules == postgres.schedules
-        self.check_conservation(postgres)
-        self.check_leases(postgres)
-        self.check_rows(postgres)
-
-    def check_conservation(self, seen: Seen) -> None:
-        """Every job is in the queue, or its last log row and no other says how it ended."""
-        queued = {job.id for job in seen.queue}
-        for job_id, _ in self.pair.jobs:
-            log = seen.log.get(job_id, [])
-            ends = [entry for entry in log if entry.status in FINAL]
-            assert len(ends) == (job_id not in queued)
-            assert not ends or log[-1] is ends[0]
-
-    def check_leases(self, seen: Seen) -> None:
-        """No two leases of a job overlap, and a limit is a limit."""
-        now = self.pair.clock.now()
-        current = {job.id: (job.claimed_at, now) for job in seen.queue if job.claimed_at}
-        for job_id, _ in self.pair.jobs:
-            spans = [*leases_of(seen.log.get(job_id, [])), *filter(None, [current.get(job_id)])]
-            assert all(start <= end for start, end in spans)
-            assert all(end <= start for (_, end), (start, _) in pairwise(spans))
-        limited = [job for job in seen.queue if job.entrypoint == "limited" and job.claimed_at]
-        assert len(limited) <= LIMIT
-
-    def check_rows(self, seen: Seen) -> None:
-        """Tokens exactly while picked, counters as counted here, keys owned once, facts kept."""
-        for job in seen.queue:
-            assert (job.claim_token is not None) == (job.status is Status.PICKED)
-            assert (job.attempts, job.recoveries) == (
-                self.attempts[job.id],
-                self.recoveries[job.id],
-            )
-            assert facts(job) == facts(self.born.setdefault(job.id, job))
-        keys = Counter(job.dedupe_key for job in seen.queue if job.status in ACTIVE)
-        assert all(count == 1 for key, count in keys.items() if key is not None)
+        ids = [job.memory for job in self.pair.jobs]
+        invariants.each_job_is_in_one_place(postgres, ids)
+        invariants.leases_do_not_overlap(postgres, ids, self.pair.clock.now())
+        invariants.limits_hold(postgres, {"limited": LIMIT})
+        invariants.tokens_exactly_while_picked(postgres)
+        invariants.keys_have_one_owner(postgres)
+        invariants.counters_are(postgres, self.attempts, self.recoveries)
+        invariants.facts_are_kept(postgres, self.born)
 
 
-def facts(job: Job) -> tuple[object, ...]:
-    return job.entrypoint, job.payload, job.headers, job.dedupe_key, job.created
+def _held(limit: int, store: Store) -> Awaitable[list[Job]]:
+    return store.jobs.list_held(limit, HeldFilter())
 
 
-def leases_of(log: list[LogEntry]) -> Iterator[tuple[Any, Any]]:
-    for entry in log:
-        if entry.claimed_at is not None:
-            yield entry.claimed_at, entry.created
+def _running(limit: int, store: Store) -> Awaitable[list[Job]]:
+    return store.jobs.list_running(limit)
 
 
-def offers(held: list[LeasePair], *, swap: bool) -> list[tuple[Held, Held]]:
-    """Leases as their holders name them, or each with a token that is another lease's."""
-    if not swap:
-        return [(lease.memory, lease.postgres) for lease in held]
-    return [
-        (Held(lease.memory.id, mine), Held(lease.postgres.id, other))
-        for lease, giver in zip(held, [*held[1:], held[0]], strict=True)
-        for mine, other in [foreign_tokens(lease, giver)]
-    ]
-
-
-def foreign_tokens(lease: LeasePair, giver: LeasePair) -> tuple[UUID, UUID]:
-    """Jobs claimed together share a token, and which are claimed together is a store's affair."""
-    mine, other = giver.memory.token, giver.postgres.token
-    shared = mine == lease.memory.token or other == lease.postgres.token
-    return (NOBODYS, NOBODYS) if shared else (mine, other)
+def tokens_of(lease: LeasePair) -> tuple[UUID, UUID]:
+    return lease.memory.token, lease.postgres.token
 
 
 def accepted(offered: list[tuple[Held, Held]], here: set[Held], there: set[Held]) -> set[Held]:
@@ -386,20 +365,44 @@ def accepted(offered: list[tuple[Held, Held]], here: set[Held], there: set[Held]
     return here
 
 
-@pytest.mark.timeout(120 if PROFILE == "default" else 0)
-def test_both_stores_live_the_same_lives(pg18: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A slow sweep is put off for a while; here every claim may look everywhere at once.
-    monkeypatch.setattr(lanes, "_CHEAP", float("inf"))
+@contextmanager
+def world_on(dsn: str) -> Iterator[World]:
     with asyncio.Runner() as runner:
-        connection = runner.run(asyncpg.connect(pg18.dsn))
-        world = World(runner, connection)
+        connection = runner.run(asyncpg.connect(dsn))
         try:
-            runner.run(install(pg18.dsn))
-            run_state_machine_as_test(lambda: Lives(world), settings=PROFILES[PROFILE])
+            runner.run(PostgresStore(AsyncpgDriver(connection)).install())
+            yield World(runner, connection)
         finally:
-            runner.run(connection.close())
+            connection.terminate()
 
 
-async def install(dsn: str) -> None:
-    async with tables.installed(dsn):
-        pass
+@pytest.fixture(autouse=True)
+def _sweeps_are_never_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "_CHEAP", float("inf"))
+
+
+@pytest.mark.timeout(120 if PROFILE == "default" else 0)
+def test_both_stores_live_the_same_lives(pg18: Database) -> None:
+    with world_on(pg18.dsn) as here:
+
+        class Here(Lives):
+            world = here
+
+        run_state_machine_as_test(Here, settings=PROFILES[PROFILE])
+
+
+def test_a_store_without_a_fence_is_caught(pg18: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cast("dict[Guard, str]", GUARDS), Guard.OWNED, "j.claim_token is not null")
+    faulty = Statements(tables.NAMES)
+    quick = settings(PROFILES["default"], phases=[Phase.generate], derandomize=True)
+    with world_on(pg18.dsn) as here:
+
+        class Unfenced(Lives):
+            world = here
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.pair.postgres.leases._runner._statements = faulty
+
+        with pytest.raises(AssertionError):
+            run_state_machine_as_test(Unfenced, settings=quick)

@@ -44,16 +44,14 @@ async def test_no_handler_starts_under_a_lease_that_is_too_old(
         await brake.until_braked()
         await asyncio.sleep(1.5 * SECOND.total_seconds())
         await brake.release()
-        await watch.until(lambda: len(tokens) > 0)
-        await watch.until_settled(2)
+        await watch.until(lambda: len(tokens) > 0 and len(watch.claims) > 1)
 
     first, *_, last = watch.claims
     [late], [fresh] = first.jobs, last.jobs
     assert late.claim_token != fresh.claim_token
     assert tokens == [fresh.claim_token]
-    log = await the_log(pg_hf, job_id)
-    assert [entry.status for entry in log] == ["queued", "successful"]
-    assert (log[-1].attempt, log[-1].recoveries) == (0, 0)
+    # Handed back, or found stale by a sweep that was faster.
+    assert [entry.status for entry in await the_log(pg_hf, job_id)] == ["queued", "successful"]
 
 
 class Tied:

@@ -21,6 +21,7 @@ from holdfast.cli import (
     show,
     sql,
     stats,
+    table,
     version,
 )
 from holdfast.cli.command import App, say
@@ -68,6 +69,7 @@ for module in (
     stats,
     schedules,
     operate,
+    table,
     dashboard,
     demo,
 ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -19,7 +19,7 @@ from holdfast.cli.dashboard_snapshot import (
     Snapshot,
     WorkerRow,
 )
-from holdfast.cli.output import STYLES, absolute, duration, relative, shorten
+from holdfast.cli.output import STYLES, duration, relative, shorten
 from holdfast.lifecycle import Status
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -57,12 +57,12 @@ def headline(snapshot: Snapshot, patience: timedelta = PATIENCE) -> Text:
         (sum(row.failed for row in snapshot.entrypoints), Status.FAILED),
     )
     text = Text("Holdfast", style="bold")
-    text.append(f"  {absolute(snapshot.at)}  ", style=_DIM)
+    text.append(f" {snapshot.at.astimezone(UTC):%H:%M:%SZ}", style=_DIM)
     for count, status in totals:
         text.append(f"  {count:,} ", style=STYLES[status] if count else _DIM)
         text.append(str(status), style=_DIM)
     silent = sum(snapshot.at - row.heartbeat > patience for row in snapshot.workers)
-    text.append(f"   {_count(len(snapshot.workers) - silent, 'worker')}", style=_DIM)
+    text.append(f"  {_count(len(snapshot.workers) - silent, 'worker')}", style=_DIM)
     if silent:
         text.append(f", {silent} silent", style="red")
     return text

@@ -24,7 +24,6 @@ T = TypeVar("T")
 
 _LIVE_SECONDS = 30.0
 _READY_SECONDS = 2.0
-_LOOK_SECONDS = 0.05
 _BATCH = 1000
 # The dead worker's last claim may still be on its way through the server when its death is known.
 _RELEASE_AT = (0.0, 0.3, 1.0, 2.0)
@@ -39,14 +38,10 @@ class WorkerProbe:
         names = [entrypoint.name for entrypoint in self.manager.entrypoints]
         self.metrics = Metrics(names, lambda: self.manager.running)
         self._settings = settings
+        self.store = holdfast.work_store()
         self._home = asyncio.get_running_loop()
         self._own: Store | None = None
         self.pulse = Pulse(self._home, threading.current_thread())
-
-    async def started(self) -> None:
-        """Return when the worker has found its tables and looks for jobs, or has ended."""
-        while self.manager.state == "starting":  # noqa: ASYNC110 - told by another thread's loop
-            await asyncio.sleep(_LOOK_SECONDS)
 
     async def live(self) -> str | None:
         """A worker lives while it claims, or while it has no room for more and its loop runs."""
@@ -74,7 +69,6 @@ class WorkerProbe:
 
     async def release(self, worker: str, caps: Mapping[str, int]) -> None:
         """Take back the jobs of a worker that is known to be dead."""
-        await self.started()
         wants = [Want(name, _LEASE, max_recoveries=cap) for name, cap in caps.items()]
         began = asyncio.get_running_loop().time()
         for at in _RELEASE_AT:
@@ -97,12 +91,11 @@ class WorkerProbe:
 
     async def _ask(self, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
         """On a connection of our own; where there is only one, in the worker's event loop."""
-        store = self.manager.store
-        if not store.dedicated:
-            waiting = asyncio.run_coroutine_threadsafe(ask(store), self._home)
+        if not self.store.dedicated:
+            waiting = asyncio.run_coroutine_threadsafe(ask(self.store), self._home)
             return await asyncio.wrap_future(waiting)
         if self._own is None:
-            self._own = store.fork("side")
+            self._own = self.store.fork("side")
         return await ask(self._own)
 
     async def close(self) -> None:

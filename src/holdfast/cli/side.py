@@ -101,18 +101,10 @@ class Side:
     async def _attach(self, worker: WorkerProbe) -> None:
         self._worker = worker
         self._begin(worker.pulse.watch())
-        if self._link is None:
-            return
         caps = {each.name: each.max_recoveries for each in worker.manager.entrypoints}
-        with suppress(ConnectionError):
-            await self._link.send(hello=worker.manager.id, caps=caps)
-        self._begin(self._announce(self._link, worker))
-
-    async def _announce(self, link: Link, worker: WorkerProbe) -> None:
-        await worker.started()
-        if worker.manager.state != "stopped":
+        if self._link is not None and caps:
             with suppress(ConnectionError):
-                await link.send(started=True)
+                await self._link.send(hello=worker.manager.id, caps=caps)
 
     async def _detach(self) -> None:
         worker, self._worker = self._worker, None

@@ -34,14 +34,13 @@ class Worker:
     def __init__(self, child: Child) -> None:
         self.child = child
         self.id: str | None = None
-        """Told before its first claim."""
-        self.started = False
+        """Told before its first claim, and only if it can work."""
         self.caps: Mapping[str, int] = {}
         self.samples: list[Sample] = []
 
     def silence(self) -> str | None:
-        """Why it cannot be asked; None once it has started."""
-        if self.started:
+        """Why it cannot be asked; None once it has greeted."""
+        if self.id is not None:
             return None
         return f"worker process {self.child.pid} has not started after {self.child.age:.0f} s"
 
@@ -62,7 +61,7 @@ class Supervisor:
         self._level = 0
         self._stopping = asyncio.Event()
         self._proven = asyncio.Event()
-        """Set when a worker has started: the target loads and the database answers."""
+        """Set when a worker has greeted: the target loads and the database answers."""
         self._carried: list[Sample] = []
 
     async def run(self, bound: socket.socket | None, parent: socket.socket | None) -> int:
@@ -91,7 +90,7 @@ class Supervisor:
             code = await self._attend(worker)
             done = self._drains and code == 0
             if self._level or done or not self._proven.is_set():
-                return 0 if self._level and code < 0 else abs(code)
+                return 0 if self._level and code < 0 else _exit_code(code)
             quick = 0 if worker.child.age > _LONG_ENOUGH else quick + 1
             pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 4 ** max(0, min(quick, 9) - 1))
             logger.error(
@@ -126,8 +125,6 @@ class Supervisor:
         async for message in worker.child.messages():
             if "hello" in message:
                 worker.id, worker.caps = message["hello"], message["caps"]
-            elif "started" in message:
-                worker.started = True
                 self._proven.set()
                 for dead in list(self._dead):
                     await self._free(dead, by=worker)
@@ -137,7 +134,7 @@ class Supervisor:
                 worker.samples = unpack(message["last"])
 
     async def _free(self, dead: str, *, by: Worker) -> None:
-        if by.started:
+        if by.id is not None:
             await by.child.send(release=dead, caps=dict(self._dead[dead]))
 
     @asynccontextmanager
@@ -210,14 +207,14 @@ class Supervisor:
 
     async def samples(self) -> list[Sample]:
         """Sums; what workers counted that are gone stays in them."""
-        asked = [worker for worker in self._workers if worker.started]
+        asked = [worker for worker in self._workers if worker.id is not None]
         for worker, packed in zip(asked, await self._ask_each(asked, "samples"), strict=True):
             if isinstance(packed, list):
                 worker.samples = unpack(packed)
         return merge([self._carried, *(worker.samples for worker in asked)])
 
     async def _ask_all(self, what: str) -> list[str | None]:
-        asked = [worker for worker in self._workers if worker.started]
+        asked = [worker for worker in self._workers if worker.id is not None]
         answers = await self._ask_each(asked, what)
         return [
             f"worker process {worker.child.pid} does not answer"
@@ -230,3 +227,8 @@ class Supervisor:
         return await asyncio.gather(
             *(worker.child.ask(what) for worker in workers), return_exceptions=True
         )
+
+
+def _exit_code(code: int) -> int:
+    """As a shell would report it."""
+    return code if code >= 0 else 128 - code

@@ -79,9 +79,11 @@ async def _work(plan: Plan, stop: Stop, side: Side) -> None:
     heed = _Heed(plan.settings.drain_timeout)
     stop.listen(asyncio.get_running_loop(), heed)
     async with opened(plan.target) as holdfast:
+        probe = WorkerProbe(holdfast, plan.settings)
+        # A supervisor takes the greeting below as the proof that a start can succeed.
+        await probe.store.verify()
         heed.holdfast = holdfast
         holdfast.observe(JobLog())
-        probe = WorkerProbe(holdfast, plan.settings)
         if plan.counted:
             holdfast.observe(probe.metrics)
         try:

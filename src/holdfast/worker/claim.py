@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.clock import monotonic
-from holdfast.errors import DatabaseError
+from holdfast.errors import DatabaseError, SchemaMissing
 from holdfast.worker.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.models import Job, Want
     from holdfast.ports import Leases
     from holdfast.settings import WorkerSettings
+    from holdfast.worker.gate import Gate
     from holdfast.worker.hand import Hand
     from holdfast.worker.solo import Solo
 
@@ -40,7 +42,7 @@ class Claimer:
     def __init__(
         self,
         leases: Leases,
-        wants: Sequence[Want],
+        gate: Gate,
         settings: WorkerSettings,
         hand: Hand,
         solo: Solo,
@@ -49,7 +51,7 @@ class Claimer:
         start: Callable[[Sequence[Job], float], None],
     ) -> None:
         self._leases = leases
-        self._wants = wants
+        self._gate = gate
         self._settings = settings
         self._hand = hand
         self._solo = solo
@@ -112,20 +114,21 @@ class Claimer:
         sent = monotonic()
         try:
             async with self._asking():
-                jobs = await self._leases.claim(
-                    self._wants, limit=free, worker=self._worker, sweep=sweep
-                )
+                jobs = await self._gate.claim(free, partial(self._take, sweep))
         except TimeoutError:
             # Stopped, and the database is silent: a lease that it may have given lapses.
             return None
-        except DatabaseError as error:
+        except (DatabaseError, SchemaMissing) as error:
             pause = backoff.pause("no job can be claimed", error)
             await self._hand.until(lambda: self.stopping, seconds=pause)
             return None
         backoff.reset()
         self.ticked = monotonic()
         self._start(jobs, sent)
-        return jobs
+        return None if self._gate.probed else jobs
+
+    async def _take(self, sweep: bool, wants: Sequence[Want], limit: int) -> list[Job]:
+        return await self._leases.claim(wants, limit=limit, worker=self._worker, sweep=sweep)
 
     async def _room(self) -> int:
         """Free slots. Outcomes that wait for the database also take room, or they would pile up."""
@@ -151,6 +154,7 @@ class Claimer:
         due = await self._next_due()
         if due is not None:
             pause = min(pause, due.total_seconds())
+        pause = min(pause, self._gate.pause)
 
         def stirred() -> bool:
             drained = drain and not len(self._hand)
@@ -159,9 +163,11 @@ class Claimer:
         await self._hand.until(stirred, seconds=pause)
 
     async def _next_due(self) -> timedelta | None:
+        if not self._gate.wants:
+            return None
         try:
             async with self._asking():
-                return await self._leases.next_due(self._wants)
+                return await self._leases.next_due(self._gate.wants)
         except (DatabaseError, TimeoutError):
             # The next claim will tell, and knows how long to wait.
             return None

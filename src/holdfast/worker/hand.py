@@ -12,10 +12,11 @@ from holdfast.clock import monotonic
 from holdfast.models import Cancellation, Held, Job, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from uuid import UUID
 
     from holdfast.task import Entrypoint
+    from holdfast.worker.gate import Permit
 
 TRUST = 0.9
 """The part of a lease that a worker relies on: the rest is for clocks that tick differently."""
@@ -36,6 +37,10 @@ class Lease:
     seconds_run: float = 0.0
     settle_by: float | None = None
     """Set when the handler has ended: an outcome that cannot be written must not live for ever."""
+    permit: Permit | None = None
+    """Of the circuit breaker that it was claimed behind."""
+    verdict: bool | None = None
+    """What the breaker is to be told: success, failure, or nothing."""
 
     @property
     def trusted(self) -> bool:
@@ -66,11 +71,14 @@ class Hand:
         self._ended_claims: list[UUID] = []
         self.running = 0
         self.freed_limit = False
-        """A job under a fleet-wide limit has ended: there may be room for another."""
+        """A job under a fleet-wide limit has ended, or a breaker has heard of a failure: there may
+        be room for another."""
+        self.untold: list[Lease] = []
+        """Leases that are over, but their breakers do not know it yet."""
         self.changed = asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._leases)
+        return len(self._leases) + len(self.untold)
 
     def __contains__(self, lease: Lease) -> bool:
         return lease.held in self._leases
@@ -98,6 +106,15 @@ class Hand:
             del self._of_claim[lease.held.token]
             self._ended_claims.append(lease.held.token)
         self.freed_limit = self.freed_limit or lease.entrypoint.concurrency_limit > 0
+        if lease.permit is not None:
+            self.untold.append(lease)
+        self.changed.set()
+
+    def told(self, leases: Sequence[Lease]) -> None:
+        """Their breakers have heard, or never will."""
+        done = {lease.held for lease in leases}
+        self.untold = [lease for lease in self.untold if lease.held not in done]
+        self.freed_limit = self.freed_limit or any(lease.verdict is False for lease in leases)
         self.changed.set()
 
     async def until(self, true: Callable[[], bool], *, seconds: float) -> bool:

@@ -17,6 +17,7 @@ from holdfast.models import (
     Succeeded,
 )
 from holdfast.retry import outcome_of
+from holdfast.worker.gate import judge
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +46,7 @@ async def run(lease: Lease, resources: Mapping[Any, Any]) -> Outcome:
         return _outcome(lease, error)
     finally:
         lease.seconds_run = monotonic() - lease.began
+    lease.verdict = True
     return Succeeded()
 
 
@@ -52,4 +54,8 @@ def _outcome(lease: Lease, error: BaseException) -> Outcome:
     """A handler that was told to stop has not failed, whatever it raised on the way out."""
     reason = lease.cancellation.reason
     stopped = _STOPPED.get(reason) if reason else None
-    return stopped or outcome_of(error, lease.job, lease.entrypoint)
+    if stopped is not None:
+        return stopped
+    if lease.permit is not None:
+        lease.verdict = judge(error, lease.permit.policy)
+    return outcome_of(error, lease.job, lease.entrypoint)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.ports import Leases
+    from holdfast.worker.gate import Gate
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -80,6 +81,7 @@ class Settler:
         self,
         leases: Leases,
         hand: Hand,
+        gate: Gate,
         observers: Observers,
         *,
         worker: str,
@@ -87,6 +89,7 @@ class Settler:
     ) -> None:
         self._leases = leases
         self._hand = hand
+        self._gate = gate
         self._observers = observers
         self._worker = worker
         self._on_put_off = on_put_off
@@ -118,6 +121,7 @@ class Settler:
                     )
                     pause = backoff.pause(f"outcomes of {len(batch)} jobs wait", error)
                     await asyncio.sleep(pause)
+                await self._gate.tell()
 
     async def _write(self, batch: Sequence[Ending]) -> None:
         by_transition: dict[str, list[tuple[Ending, Change]]] = defaultdict(list)
@@ -193,6 +197,7 @@ class Settler:
 
     def _lost(self, endings: Sequence[Ending]) -> None:
         for lease, outcome in endings:
+            lease.verdict = None
             self._hand.drop(lease)
             if self._in_doubt:
                 logger.info("job %d was settled already, or its lease is lost", lease.job.id)

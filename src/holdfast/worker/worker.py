@@ -33,6 +33,7 @@ from holdfast.models import (
 from holdfast.settings import WorkerSettings
 from holdfast.worker.backoff import Backoff
 from holdfast.worker.claim import Claimer, QueueExecutionMode
+from holdfast.worker.gate import Gate
 from holdfast.worker.hand import TRUST, Hand, Lease
 from holdfast.worker.renew import Renewer, RenewingThread
 from holdfast.worker.run import run
@@ -85,6 +86,7 @@ class QueueManager:
         self._state = "starting"
         self._stopped_at: float | None = None
         self._hand: Hand
+        self._gate: Gate
         self._claimer: Claimer
         self._settler: Settler
         self._solo: Solo
@@ -94,11 +96,6 @@ class QueueManager:
     def entrypoints(self) -> tuple[Entrypoint, ...]:
         """What it can run."""
         return tuple(self._registry)
-
-    @property
-    def store(self) -> Store:
-        """What it serves."""
-        return self._store
 
     def use(self, store: Store, registry: Registry) -> None:
         """Serve this store with these handlers from the next run() on."""
@@ -133,6 +130,9 @@ class QueueManager:
                 "register one with @hf.entrypoint(name) before run()"
             )
         await self._store.verify()
+        if policies := self._registry.breakers:
+            # Refused now, where their table is missing, and listed before the first job.
+            await self._store.breakers.admit(list(policies.values()), 0)
         forks = {role: self._store.fork(role) for role in ("claim", "settle", "listen")}
         try:
             await self._work(forks, wants, mode)
@@ -166,9 +166,16 @@ class QueueManager:
         self._hand = hand = Hand()
         self._turns = Turns(self._launch)
         self._solo = Solo(hand, self._begin, self._hand_back)
+        self._gate = gate = Gate(
+            wants,
+            self._registry.breakers,
+            hand,
+            claiming=forks["claim"].breakers,
+            settling=forks["settle"].breakers,
+        )
         self._claimer = Claimer(
             forks["claim"].leases,
-            wants,
+            gate,
             self._settings,
             hand,
             self._solo,
@@ -178,6 +185,7 @@ class QueueManager:
         self._settler = Settler(
             forks["settle"].leases,
             hand,
+            gate,
             self._observers,
             worker=self.id,
             on_put_off=self._claimer.wake_in,
@@ -214,6 +222,7 @@ class QueueManager:
             seconds = job.lease.total_seconds() if job.lease else 0.0
             held = Held(job.id, job.claim_token, job.queue)
             lease = Lease(job, held, entrypoint, seconds, sent + seconds * TRUST)
+            lease.permit = self._gate.permit(job.entrypoint)
             self._hand.add(lease)
             leases.append(lease)
         if self._claimer.stopping:

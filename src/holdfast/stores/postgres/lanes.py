@@ -23,6 +23,8 @@ _BOTTOM = datetime(1, 1, 1, tzinfo=UTC)
 _SHARE_OF_TIME = 20
 _CHEAP = 0.005
 _LOOK_AROUND = 0.5
+_LONGEST_WHILE_DRY = 1.0
+_LONGEST = 30.0
 
 
 @dataclass(slots=True)
@@ -90,13 +92,17 @@ class Lanes:
 
     def overdue(self) -> bool:
         """While lanes never come back empty, a higher priority would come up unseen."""
-        return monotonic() >= max(self._sweep_allowed, self._sweep_overdue)
+        return monotonic() >= self._sweep_overdue
 
     def swept(self, seconds: float) -> None:
-        """Sweeps take at most a twentieth of the time, however many dead rows they walk."""
-        pause = 0.0 if seconds < _CHEAP else seconds * _SHARE_OF_TIME
-        self._sweep_allowed = monotonic() + pause
-        self._sweep_overdue = monotonic() + _LOOK_AROUND
+        """Sweeps take at most a twentieth of the time, however many dead rows they walk.
+
+        Not so where lanes are dry: only a sweep finds new work then, and must not be put off for
+        long because one statement was slow.
+        """
+        now, share = monotonic(), seconds * _SHARE_OF_TIME
+        self._sweep_allowed = now + (0.0 if seconds < _CHEAP else min(share, _LONGEST_WHILE_DRY))
+        self._sweep_overdue = now + min(max(share, _LOOK_AROUND), _LONGEST)
         self.put_off = False
 
     def next_look(self) -> timedelta | None:

@@ -230,7 +230,6 @@ class PsycopgSession:
         if not task.done():
             self.drop()
             await self._abandon(task, GRACE / 5)
-            self.drop()
             raise overdue(timeout)
         with _translating(self._connection):
             result: T = task.result()
@@ -254,6 +253,8 @@ class PsycopgSession:
                 self.drop()
                 task.cancel()
                 task.add_done_callback(lambda _: self._connection.pgconn.finish())
+            elif self._dropped:
+                self._connection.pgconn.finish()
 
 
 class SyncPsycopgSession:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import struct
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from psycopg.adapt import Dumper, Loader
+from psycopg.adapt import Dumper, Loader, PyFormat
 from psycopg.pq import Format
+from psycopg.types.array import ListBinaryDumper, ListDumper
 from psycopg.types.string import TextBinaryLoader
 
 if TYPE_CHECKING:
     from psycopg.abc import Buffer
     from psycopg.adapt import AdaptersMap
+    from psycopg.types.array import BaseListDumper
 
 _UNKNOWN_OID = 0
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
@@ -27,6 +29,7 @@ def adapt(adapters: AdaptersMap) -> None:
     an enum must be cast to text[]: psycopg does not know the enum's type.
     """
     adapters.register_dumper(int, _IntDumper)
+    adapters.register_dumper(list, _ListDumper)
     adapters.register_loader(_UNKNOWN_OID, TextBinaryLoader)
     adapters.register_loader("json", TextBinaryLoader)
     adapters.register_loader("jsonb", _JsonbTextLoader)
@@ -42,6 +45,15 @@ class _IntDumper(Dumper):
 
     def dump(self, obj: int) -> bytes:
         return b"%d" % obj
+
+
+class _ListDumper(ListDumper):
+    """Sends arrays of bytes in binary: as text each payload is escaped, doubled and parsed."""
+
+    def upgrade(self, obj: list[Any], format: PyFormat) -> BaseListDumper:
+        if isinstance(next((item for item in obj if item is not None), None), bytes):
+            return ListBinaryDumper(self.cls, self._tx).upgrade(obj, PyFormat.BINARY)
+        return super().upgrade(obj, format)
 
 
 class _JsonbTextLoader(TextBinaryLoader):

@@ -60,6 +60,13 @@ class TableWords:
         return str(self._queue.max_attempts or _NO_CAP)
 
     @property
+    def failed(self) -> str:
+        """Of an inactive row: it was retired, as far as the table can tell."""
+        if self.has("outcome"):
+            return f"coalesce({self.column('outcome')} = '{RETIRE_STALE.target}', false)"
+        return f"{self.column('attempts')} >= {self.cap}"
+
+    @property
     def spent(self) -> str:
         """A recovery counts as an attempt where the table has no place to count it."""
         if self.has("recoveries"):
@@ -175,6 +182,11 @@ def render(fit: Fit) -> dict[str, Statement]:
         "due": words.column("due"),
         "claimed_at": words.column("claimed_at"),
         "claim_token": words.column("claim_token"),
+        "inactive": words.column("inactive"),
+        "attempts": words.column("attempts"),
+        "claimed_by": words.column("claimed_by") if words.has("claimed_by") else "null",
+        "last_error": words.column("last_error") if words.has("last_error") else "null",
+        "failed": words.failed,
         "waiting": words.waiting,
         "picked": words.picked,
         "where": f"and ({queue.where})" if queue.where else "",
@@ -203,6 +215,8 @@ def render(fit: Fit) -> dict[str, Statement]:
             fill(RETIRE_UNCLAIMABLE.name, "retire", RETIRE_UNCLAIMABLE),
             fill("next_due", "next_due"),
             fill("hand_back", "hand_back", TRANSITIONS[Verb.RELEASE]),
+            fill("inspect", "inspect"),
+            fill("count", "count"),
             *(fill(row.name, "change", row) for row in changes),
         )
     }
