@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from holdfast import JobId, Status
@@ -125,3 +126,23 @@ def test_a_start_that_blocks_ends_in_time_as_well(bench: Bench) -> None:
     worker.send(signal.SIGTERM)
 
     assert worker.ended() == 75, worker.log
+
+
+def test_a_worker_whose_scheduler_fails_stops_with_an_error(bench: Bench) -> None:
+    (bench.directory / "ticking.py").write_text(
+        "import jobs\n"
+        "async def main():\n"
+        "    hf = jobs.make()\n"
+        "    @hf.schedule('tick', '* * * * * *')\n"
+        "    async def tick(schedule):\n"
+        "        jobs.note('tick')\n"
+        "    return hf\n"
+    )
+    worker = bench.start("ticking:main")
+    bench.noted("tick")
+
+    with psycopg.connect(bench.dsn, autocommit=True) as connection:
+        connection.execute("update holdfast_schedules set expression = 'no cron'")
+
+    assert worker.ended() != 0, worker.log
+    assert "the scheduler failed" in worker.log

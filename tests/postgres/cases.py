@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from holdfast.clock import ManualClock
-from holdfast.lifecycle import LIVE, Status
+from holdfast.lifecycle import Status
 from holdfast.models import Change, Held, Job, JobId, TracebackRecord, Want
 
 if TYPE_CHECKING:
@@ -43,11 +43,16 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    for status in LIVE:
-        leased = status is Status.PICKED
-        ages = tuple(LEASE_AGES) if leased else ("live",)
-        errors = (None, "earlier") if leased else (None,)
-        for rest in product(OFFERED, ages, DUE, COUNTS, COUNTS, ROW_CAPS, ENTRYPOINTS, errors):
+    """All combinations, without those that differ in nothing that the state has or uses."""
+    errors = (None, "earlier")
+    for rest in product(
+        OFFERED, LEASE_AGES, tuple(DUE)[::2], COUNTS, COUNTS, ROW_CAPS, ENTRYPOINTS, errors
+    ):
+        yield Case(Status.PICKED, *rest)
+    for status in (Status.QUEUED, Status.FAILED):
+        for rest in product(
+            OFFERED, ["live"], DUE, COUNTS, COUNTS[::2], ROW_CAPS, ENTRYPOINTS, errors[:1]
+        ):
             yield Case(status, *rest)
 
 

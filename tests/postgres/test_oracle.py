@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from itertools import product
+from itertools import cycle, product
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import UUID
 
@@ -60,6 +60,16 @@ def remove(verb: Verb) -> Act:
     return lambda store: store.jobs.remove(TRANSITIONS[verb], IDS, actor="ann", reason=None)
 
 
+async def edit(store: Store) -> list[bool]:
+    """One by one, as it is done by hand, and so on a part of the rows."""
+    return [
+        await store.jobs.edit(job_id, payload, actor="ann", reason=reason)
+        for job_id, payload, reason in zip(
+            IDS[::17], cycle([None, b"mended"]), cycle([None, None, "why"]), strict=False
+        )
+    ]
+
+
 ACTS: dict[str, Act] = {
     **{
         transition.name: change(transition)
@@ -80,6 +90,10 @@ ACTS: dict[str, Act] = {
     "cancel": remove(Verb.CANCEL),
     "delete": remove(Verb.DELETE),
     "requeue": lambda store: store.jobs.requeue(IDS, actor=None, reason="fixed"),
+    "requeue with a cap": lambda store: store.jobs.requeue(
+        IDS, actor="ann", reason=None, max_attempts=9
+    ),
+    "edit": edit,
 }
 
 
@@ -119,7 +133,9 @@ def _masked(job: Job, known: set[UUID | None]) -> Job:
 
 
 def _plain(said: Any, known: set[UUID | None]) -> Any:
-    return [_masked(job, known) for job in said] if isinstance(said, list) else said
+    if isinstance(said, list):
+        return [_masked(job, known) if isinstance(job, Job) else job for job in said]
+    return said
 
 
 async def in_memory(name: str) -> After:

@@ -81,6 +81,8 @@ class SchedulerManager:
         await self.register()
         await self.tick()
         task = None if once else asyncio.get_running_loop().create_task(self.run())
+        if task is not None:
+            task.add_done_callback(self._ended)
         try:
             yield
         finally:
@@ -88,6 +90,12 @@ class SchedulerManager:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A worker whose schedules stand still must not look healthy: it stops with the error."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the scheduler failed, so the worker stops: %s", error)
+            self._shutdown.set()
 
     async def run(self) -> None:
         """Until shutdown is set."""

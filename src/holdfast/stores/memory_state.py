@@ -136,7 +136,7 @@ class State:
         if not self._allows(transition, row, asked):
             return None
         writes: dict[str, Any] = {"status": transition.target}
-        if row.status is not transition.target:
+        if transition.verb is not Verb.RENEW:
             writes["updated"] = asked.now
         for effect in transition.effects:
             writes |= EFFECTS[effect](row, asked)

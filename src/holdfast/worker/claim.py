@@ -137,7 +137,8 @@ class Claimer:
         most = self._settings.concurrency
 
         def roomy() -> bool:
-            return self.stopping or (self._hand.running < most and len(self._hand) < 2 * most)
+            free = self._hand.running < most and len(self._hand) < 2 * most
+            return self.stopping or (free and not self._hand.blocked)
 
         while not await self._hand.until(roomy, seconds=_FOREVER):
             pass

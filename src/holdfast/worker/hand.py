@@ -75,6 +75,8 @@ class Hand:
         be room for another."""
         self.untold: list[Lease] = []
         """Leases that are over, but their breakers do not know it yet."""
+        self.blocked = False
+        """Outcomes cannot be written: jobs that run now would only be run again."""
         self.changed = asyncio.Event()
 
     def __len__(self) -> int:
@@ -92,6 +94,10 @@ class Hand:
 
     def started(self) -> None:
         self.running += 1
+
+    def block(self, blocked: bool) -> None:
+        self.blocked = blocked
+        self.changed.set()
 
     def finished(self) -> None:
         self.running -= 1

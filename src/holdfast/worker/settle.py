@@ -114,11 +114,13 @@ class Settler:
                     await self._write(batch)
                     self._in_doubt = False
                     backoff.reset()
+                    self._hand.block(False)
                 except DatabaseError as error:
                     self._in_doubt = self._in_doubt or isinstance(error, ConnectionLost)
                     self._pending.extendleft(
                         ending for ending in reversed(batch) if ending[0] in self._hand
                     )
+                    self._hand.block(True)
                     pause = backoff.pause(f"outcomes of {len(batch)} jobs wait", error)
                     await asyncio.sleep(pause)
                 await self._gate.tell()

@@ -124,11 +124,15 @@ class Nemesis:
         return [job for job in running if f":{pid}:" in (job.claimed_by or "")]
 
     async def _await_return(self, pid: int, jobs: tuple[JobId, ...]) -> None:
-        """Until another worker holds each of them, or has ended it."""
+        """Until none is in its hands any more, and another has taken up those that matter here."""
 
         async def returned() -> bool:
             found = await self._hf.queries.get_jobs(jobs)
-            return all(job.claimed_by and f":{pid}:" not in job.claimed_by for job in found)
+            return not any(
+                f":{pid}:" in (job.claimed_by or "")
+                or (job.entrypoint == SLOW and job.claimed_by is None)
+                for job in found
+            )
 
         await self._until(returned)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 from holdfast.cli.demo.handlers import (
@@ -34,16 +35,21 @@ class Producer:
         self.skipped = 0
         """How often a dedupe key belonged to a job that had not ended."""
         self.canceled: set[JobId] = set()
+        self.stopped = asyncio.Event()
 
     @property
     def enqueued(self) -> int:
         return sum(len(ids) for ids in self.ids.values())
 
-    async def stream(self, seconds: float) -> None:
-        """Enqueue for that long."""
-        for step in range(max(1, round(seconds / _STEP))):
+    async def stream(self) -> None:
+        """Enqueue until told to stop. Not by cancelling: it must learn the ids of what it did."""
+        step = 0
+        while not self.stopped.is_set():
             await self.add(_jobs(step))
-            await asyncio.sleep(_STEP)
+            step += 1
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_STEP):
+                    await self.stopped.wait()
 
     async def add(self, jobs: Sequence[NewJob]) -> list[JobId]:
         found = await self._queries.enqueue_many(jobs, on_conflict="skip")

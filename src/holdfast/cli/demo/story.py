@@ -103,7 +103,7 @@ async def _acts(stage: Stage) -> bool:
         "may wait at a time. A schedule adds a tick each second."
     )
     async with asyncio.TaskGroup() as group:
-        producing = group.create_task(producer.stream(stage.seconds * _PRODUCE_UNTIL))
+        group.create_task(producer.stream())
         await stage.until(_BURST_AT, "many at once")
         await _burst(stage)
         await stage.until(_KILL_AT, "a worker is killed")
@@ -112,9 +112,8 @@ async def _acts(stage: Stage) -> bool:
         await stage.nemesis.freeze(2)
         await stage.until(_POISON_AT, "a job kills its workers")
         await stage.nemesis.poison(producer)
-        stage.act = "the stream goes on"
-        await producing
-    stage.act = "settling"
+        await stage.until(_PRODUCE_UNTIL, "settling")
+        producer.stopped.set()
     view.say(f"The producer stops after {producer.enqueued:,} jobs. What is left is worked off.")
     return await _settle(stage)
 
