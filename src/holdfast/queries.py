@@ -120,15 +120,16 @@ class Queries:
         """Enqueue all of them, in one statement."""
         if on_conflict not in ("raise", "skip"):
             raise InvalidInput(f'on_conflict must be "raise" or "skip", got {on_conflict!r}')
-        checked = check_jobs(self._loaded(jobs), self._max_payload)
+        checked = self._loaded(check_jobs(jobs, self._max_payload))
         return await self._store.jobs.insert(checked, on_conflict)
 
-    def _loaded(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+    def _loaded(self, jobs: list[NewJob]) -> list[NewJob]:
         """The jobs with what is to be carried; their own headers win."""
         carried = self.carry() if self.carry else None
         if not carried:
             return jobs
-        return [replace(job, headers={**carried, **(job.headers or {})}) for job in jobs]
+        loaded = [replace(job, headers={**carried, **(job.headers or {})}) for job in jobs]
+        return check_jobs(loaded, self._max_payload)
 
     async def requeue_jobs(
         self,
@@ -198,7 +199,13 @@ class Queries:
         self, limit: int = 25, *, among: HeldFilter | None = None
     ) -> list[Job]:
         """Held jobs, newest first; `among` says which."""
-        return await self._store.jobs.list_held(_positive("limit", limit), among or HeldFilter())
+        wanted = among or HeldFilter()
+        check_text("entrypoint", wanted.entrypoint)
+        check_text("error", wanted.error)
+        for name, value in (("since", wanted.since), ("older_than", wanted.older_than)):
+            if value is not None:
+                _stretch(name, value)
+        return await self._store.jobs.list_held(_positive("limit", limit), wanted)
 
     async def edit_job(
         self,

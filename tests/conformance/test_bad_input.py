@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.errors import HoldfastError, InvalidInput, JobNotFound
-from holdfast.models import NewJob
+from holdfast.models import HeldFilter, NewJob
 from holdfast.queries import Queries
 from holdfast.stores.memory import MemoryStore
 
@@ -95,7 +95,7 @@ JOBS: Mapping[str, Mapping[str, tuple[dict[str, Any], str]]] = {
 CALLS: Mapping[str, Mapping[str, tuple[Call, str]]] = {
     "batches": {
         "a bad job among good ones": (
-            lambda q: q.enqueue_many([NewJob("a"), NewJob("b", priority="high"), NewJob("c")]),
+            lambda q: q.enqueue_many([NewJob("a"), NewJob("b", priority=2**40), NewJob("c")]),
             "job 1 of 3: priority must be a whole number",
         ),
         "lists of different length": (
@@ -134,6 +134,32 @@ CALLS: Mapping[str, Mapping[str, tuple[Call, str]]] = {
             r"ids must be a list of job ids, got 1; .*\[1\]",
         ),
         "requeue by a NUL": (lambda q: q.requeue_jobs([1], actor="a\0"), "actor 'a.*' holds a NUL"),
+    },
+    "edit": {
+        "a text as payload": (lambda q: q.edit_job(1, "text"), "payload must be bytes or None"),
+        "a long payload": (lambda q: q.edit_job(1, bytes(2**20 + 1)), "payload has 1048577 bytes"),
+        "an id that is none": (lambda q: q.edit_job(0, b""), "at least 1, got 0"),
+        "by a NUL": (lambda q: q.edit_job(1, b"", actor="\0"), "actor .* holds a NUL"),
+        "resolve without a reason": (lambda q: q.resolve_job(1, " "), "a reason, got ' '"),
+        "requeue without attempts": (
+            lambda q: q.requeue_jobs([1], max_attempts=0),
+            "max_attempts must be .* got 0",
+        ),
+    },
+    "held": {
+        "of a NUL": (lambda q: q.list_failed_jobs(among=HeldFilter("\0")), "holds a NUL"),
+        "with a NUL": (
+            lambda q: q.list_failed_jobs(among=HeldFilter(error="\0")),
+            "error .* holds a NUL",
+        ),
+        "in the future": (
+            lambda q: q.list_failed_jobs(among=HeldFilter(older_than=-SECOND)),
+            "older_than must be a timedelta from 0",
+        ),
+        "since always": (
+            lambda q: q.list_failed_jobs(among=HeldFilter(since=timedelta.max)),
+            "since must be a timedelta from 0",
+        ),
     },
     "cancel": {
         "cancel zero": (lambda q: q.mark_job_as_cancelled([1, 0]), "at least 1, got 0"),

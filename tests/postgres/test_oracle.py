@@ -318,7 +318,8 @@ def new_jobs() -> list[NewJob]:
 
 def owners() -> list[Job]:
     by_status = {job.status: job for job in ROWS}
-    return [by_status[status]._replace(dedupe_key=key) for status, key in KEYS.items()]
+    jobs = [by_status[status]._replace(dedupe_key=key) for status, key in KEYS.items()]
+    return sorted(jobs, key=lambda job: job.id)
 
 
 async def enqueued(store: Store, jobs: Sequence[NewJob]) -> list[Any]:

@@ -129,24 +129,28 @@ async def test_renewal_goes_on_over_a_new_connection_when_the_old_one_stays_sile
         assert (await ending(hf, job_id)).status == Status.SUCCESSFUL
 
 
-async def test_an_outcome_waits_for_a_silent_database_and_is_written_once(
+async def test_an_outcome_whose_answer_was_lost_is_asked_for_again_and_written_once(
     pg18: Database,
 ) -> None:
-    async with Proxy(pg18.dsn) as proxy, Holdfast.connect(proxy.dsn, timeout=0.5) as hf:
+    async with Proxy(pg18.dsn) as proxy, Holdfast.connect(proxy.dsn, timeout=2) as hf:
         await hf.install()
-        running, release = asyncio.Event(), asyncio.Event()
+        release = asyncio.Event()
 
         @hf.entrypoint("one")
         async def one(job: Job) -> None:
-            running.set()
             await release.wait()
+
+        @hf.entrypoint("first")
+        async def first(job: Job) -> None:
+            await asyncio.sleep(0)
 
         watch = Watch(hf)
         async with working(hf):
-            [job_id] = await hf.queries.enqueue("one")
-            await ends(running.wait())
-            # The statement goes through, only its answer is lost: it is asked again.
+            # Now its connection knows the statement, and one request will do.
+            await hf.queries.enqueue("first")
+            await watch.until_settled()
             await proxy.hold_replies("settle")
+            [job_id] = await hf.queries.enqueue("one")
             release.set()
 
             async def gone() -> bool:
@@ -154,7 +158,7 @@ async def test_an_outcome_waits_for_a_silent_database_and_is_written_once(
 
             await eventually(gone)
             await proxy.flow()
-            await watch.until(lambda: bool(watch.settled or watch.lost))
+            await watch.until(lambda: len(watch.settled) + len(watch.lost) == 2)
 
         assert (await ending(hf, job_id)).status == Status.SUCCESSFUL
 

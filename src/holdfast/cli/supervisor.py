@@ -14,6 +14,7 @@ from holdfast.cli import health
 from holdfast.cli.child import Child, in_words
 from holdfast.cli.link import Link, Role, unpack
 from holdfast.cli.stopping import FAST, GRACE, GRACEFUL, HURRY, signals
+from holdfast.clock import monotonic
 from holdfast.telemetry.prometheus import Sample, cumulative, merge
 
 logger = logging.getLogger("holdfast.run")
@@ -63,6 +64,7 @@ class Supervisor:
         self._proven = asyncio.Event()
         """Set when a worker has greeted: the target loads and the database answers."""
         self._carried: list[Sample] = []
+        self._sending: set[asyncio.Task[None]] = set()
 
     async def run(self, bound: socket.socket | None, parent: socket.socket | None) -> int:
         """The exit code: of a first worker that cannot start, else the worst at the end."""
@@ -86,23 +88,28 @@ class Supervisor:
         """One worker after another, until the last one that is needed has ended."""
         quick = 0
         while True:
-            worker = Worker(await Child.start(Role.worker))
-            code = await self._attend(worker)
+            began = monotonic()
+            code, words = await self._run_one()
             done = self._drains and code == 0
             if self._level or done or not self._proven.is_set():
                 return 0 if self._level and code < 0 else _exit_code(code)
-            quick = 0 if worker.child.age > _LONG_ENOUGH else quick + 1
+            quick = 0 if monotonic() - began > _LONG_ENOUGH else quick + 1
             pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 4 ** max(0, min(quick, 9) - 1))
-            logger.error(
-                "worker process %d %s; its jobs are freed, and another starts in %.1f s",
-                worker.child.pid,
-                in_words(code),
-                pause,
-            )
+            logger.error("%s; another starts in %.1f s", words, pause)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._stopping.wait()
                     return 0
+
+    async def _run_one(self) -> tuple[int, str]:
+        """A worker's whole life: its exit code, and what became of it."""
+        try:
+            worker = Worker(await Child.start(Role.worker))
+        except OSError as error:
+            # The machine has no room for a process now; it may have some later.
+            return 1, f"a worker process could not be started ({error})"
+        code = await self._attend(worker)
+        return code, f"worker process {worker.child.pid} {in_words(code)} and its jobs are freed"
 
     async def _attend(self, worker: Worker) -> int:
         """Listen to a worker until it is dead and what it leaves behind is taken care of."""
@@ -186,7 +193,9 @@ class Supervisor:
         logger.info("stopping %d workers", len(self._workers))
         loop = asyncio.get_running_loop()
         for worker in self._workers:
-            self._sending = loop.create_task(worker.child.send(stop=level))
+            sending = loop.create_task(worker.child.send(stop=level))
+            self._sending.add(sending)
+            sending.add_done_callback(self._sending.discard)
         left = self._patience + GRACE if level < FAST else HURRY
         loop.call_later(left + _KILL_SECONDS, self._kill)
 

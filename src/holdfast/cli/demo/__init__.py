@@ -53,24 +53,25 @@ def demo(
     from holdfast.cli.demo.directory import occupied
 
     with occupied(directory):
-        if not run_async(lambda: _play(directory.resolve(), seconds, keep)):
-            raise typer.Exit(FAILED)
+        try:
+            balanced = run_async(lambda: _play(directory.resolve(), seconds, keep))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            line("The demo was interrupted; its workers and its server are stopped.")
+            raise KeyboardInterrupt from None
+    if not balanced:
+        raise typer.Exit(FAILED)
 
 
 async def _play(directory: Path, seconds: float, keep: bool) -> bool:
     from holdfast.cli.demo.story import play
     from holdfast.cli.demo.view import view
 
-    playing = asyncio.get_running_loop().create_task(
-        play(directory, seconds=seconds, keep=keep, view=view())
-    )
-    # Ended from outside it stops its workers and its server, as it does on Ctrl-C.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, playing.cancel)
+    this = asyncio.current_task()
+    if this is not None:
+        # Ended from outside it stops its workers and its server, as it does on Ctrl-C.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
     try:
-        return await playing
-    except asyncio.CancelledError:
-        line("The demo was interrupted; its workers and its server are stopped.")
-        raise KeyboardInterrupt from None
+        return await play(directory, seconds=seconds, keep=keep, view=view())
     except BaseExceptionGroup as group:
         raise _cause(group) from None
 
