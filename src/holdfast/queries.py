@@ -390,4 +390,7 @@ class SyncQueries:
     log_statistics = _synchronous(Queries.log_statistics)
     prune_log = _synchronous(Queries.prune_log)
     list_workers = _synchronous(Queries.list_workers)
+    list_breakers = _synchronous(Queries.list_breakers)
+    open_breaker = _synchronous(Queries.open_breaker)
+    close_breaker = _synchronous(Queries.close_breaker)
     now = _synchronous(Queries.now)

@@ -9,12 +9,14 @@ import secrets
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.servers import SharedServers
@@ -22,15 +24,24 @@ if TYPE_CHECKING:
 _ACCOUNT = re.compile(r"^(\w+) +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +(yes|NO)", re.MULTILINE)
 
 
-def start(directory: Path, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextmanager
+def started(directory: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
         [sys.executable, "-m", "holdfast", "demo", "--dir", str(directory), *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell without a terminal, and none of the settings of whoever runs the tests.
-        env={name: value for name, value in os.environ.items() if not name.startswith("PG")},
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def run(directory: Path, *words: str) -> tuple[int, str, str]:
+    with started(directory, *words) as process:
+        output, errors = process.communicate(timeout=110)
+        return process.returncode, output, errors
 
 
 def left_behind(directory: Path) -> list[str]:
@@ -57,9 +68,8 @@ def directory(server_directory: Path) -> Path:
 
 
 def play(directory: Path, *words: str) -> str:
-    process = start(directory, *words)
-    output, errors = process.communicate(timeout=110)
-    assert (process.returncode, errors) == (0, ""), output + errors
+    code, output, errors = run(directory, *words)
+    assert (code, errors) == (0, ""), output + errors
     return output
 
 
@@ -124,14 +134,14 @@ def test_jobs_of_an_earlier_run_can_be_kept(played: Played) -> None:
 def test_an_interrupted_demo_stops_its_workers_and_its_server(
     directory: Path, number: signal.Signals
 ) -> None:
-    process = start(directory)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "jobs at once" in line:
-            break
-    assert any("demo.worker" in words for words in left_behind(directory))
-    process.send_signal(number)
-    output, errors = process.communicate(timeout=100)
+    with started(directory) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "jobs at once" in line:
+                break
+        assert any("demo.worker" in words for words in left_behind(directory))
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=100)
     assert process.returncode == 130, output + errors
     assert "Traceback" not in errors
     assert "interrupted" in output
@@ -141,17 +151,15 @@ def test_an_interrupted_demo_stops_its_workers_and_its_server(
 def test_a_folder_that_holds_something_else_is_left_alone(directory: Path) -> None:
     directory.mkdir()
     (directory / "thesis.txt").write_text("years of work")
-    process = start(directory)
-    output, errors = process.communicate(timeout=60)
-    assert (process.returncode, output) == (2, "")
+    code, output, errors = run(directory)
+    assert (code, output) == (2, "")
     assert len(errors.splitlines()) == 1
     assert "--dir" in errors
     assert [path.name for path in directory.iterdir()] == ["thesis.txt"]
 
 
 def test_it_does_not_pretend_to_use_a_database_that_is_named(directory: Path) -> None:
-    process = start(directory, "--dsn", "postgresql://nobody@localhost/mine")
-    output, errors = process.communicate(timeout=60)
-    assert (process.returncode, output) == (2, "")
+    code, output, errors = run(directory, "--dsn", "postgresql://nobody@localhost/mine")
+    assert (code, output) == (2, "")
     assert "--dir" in errors
     assert not directory.exists()

@@ -2,115 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass
 from datetime import timedelta
+from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import ManualClock
+from holdfast.errors import DuplicateJobError
 from holdfast.lifecycle import LIFECYCLE, TRANSITIONS, Guard, Status, Verb
-from holdfast.models import Change, Held, Job, JobId, NewJob, Requeued, Want
-from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
-from holdfast.stores.postgres.store import PostgresStore
+from holdfast.models import Held, Job, NewJob, OnConflict, Requeued, Want
 from tests.postgres import tables
+from tests.postgres.stage import LEASE, WANT, held, stage_on
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from holdfast.lifecycle import Transition
+    from tests.postgres.stage import Session, Stage
     from tests.servers import Database
-
-LEASE = timedelta(seconds=30)
-WANT = Want("mail", lease=LEASE)
-PATIENCE = 10.0
 
 COMPLETE, RETRY, HOLD = (TRANSITIONS[verb] for verb in (Verb.COMPLETE, Verb.RETRY, Verb.HOLD))
 CANCEL, DELETE = TRANSITIONS[Verb.CANCEL], TRANSITIONS[Verb.DELETE]
 OWNED = [row for row in LIFECYCLE if Guard.OWNED in row.guards and row.verb is not Verb.RENEW]
 
 
-@dataclass(frozen=True)
-class Session:
-    """One connection and the store over it."""
-
-    connection: Any
-    store: PostgresStore
-
-    @property
-    def pid(self) -> int:
-        return int(self.connection.get_server_pid())
-
-    async def claim(self, limit: int = 100, worker: str = "worker", want: Want = WANT) -> list[Job]:
-        return await self.store.leases.claim([want], limit=limit, worker=worker, sweep=True)
-
-    async def change(self, transition: Transition, *jobs: Job) -> set[Held]:
-        return await self.store.leases.change(transition, [change_of(job) for job in jobs])
-
-    async def remove(self, transition: Transition, *jobs: Job) -> set[JobId]:
-        ids = [job.id for job in jobs]
-        return await self.store.jobs.remove(transition, ids, actor=None, reason=None)
-
-    async def requeue(self, *ids: JobId) -> dict[JobId, Requeued]:
-        return await self.store.jobs.requeue(ids, actor=None, reason=None)
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Two sessions that race, a third that looks on, and the clock of all three."""
-
-    a: Session
-    b: Session
-    observer: Any
-    clock: ManualClock
-
-    async def enqueue(
-        self, number: int = 1, entrypoint: str = "mail", key: str | None = None
-    ) -> None:
-        jobs = [NewJob(entrypoint, dedupe_key=key) for _ in range(number)]
-        await self.a.store.jobs.insert(jobs, "raise")
-
-    async def queue(self) -> list[Job]:
-        return await tables.queue(self.observer)
-
-    async def log_of(self, job: Job) -> list[Status]:
-        return [entry.status for entry in await tables.log(self.observer) if entry.job_id == job.id]
-
-    async def begin(self, work: Coroutine[Any, Any, Any], session: Session) -> asyncio.Task[Any]:
-        """Start something in a session and return when it waits for another's lock."""
-        task = asyncio.create_task(work)
-        async with asyncio.timeout(PATIENCE):
-            while not await self._waits(session.pid):
-                assert not task.done(), f"nothing was waited for: {task.result()!r}"
-        return task
-
-    async def _waits(self, pid: int) -> bool:
-        kind = await self.observer.fetchval(
-            "select wait_event_type from pg_stat_activity where pid = $1", pid
-        )
-        return bool(kind == "Lock")
-
-
-def change_of(job: Job) -> Change:
-    assert job.claim_token is not None
-    return Change(job.id, job.claim_token, error="stale", reason="stale", max_attempts=25)
-
-
-def held(*jobs: Job) -> set[Held]:
-    return {Held(job.id, job.claim_token) for job in jobs if job.claim_token}
-
-
 @pytest.fixture
 async def stage(pg: Database) -> AsyncIterator[Stage]:
-    clock = ManualClock()
-    async with (
-        tables.installed(pg.dsn, clock) as (first, a),
-        tables.session(pg.dsn) as second,
-        tables.session(pg.dsn) as observer,
-    ):
-        b = PostgresStore(AsyncpgDriver(second), tables.NAMES, clock=clock)
-        yield Stage(Session(first, a), Session(second, b), observer, clock)
+    async with stage_on(pg.dsn) as here:
+        yield here
 
 
 async def claimed_again(stage: Stage) -> tuple[Job, Job]:
@@ -133,7 +52,7 @@ async def test_a_stale_outcome_changes_nothing_in_any_table(
     before = await tables.dump(stage.observer)
     assert await stage.a.change(transition, first) == set()
     assert await tables.dump(stage.observer) == before
-    assert await stage.b.change(COMPLETE, second) == held(second)
+    assert await stage.b.change(transition, second) == held(second)
 
 
 async def test_a_stale_heartbeat_changes_nothing_in_any_table(stage: Stage) -> None:
@@ -172,7 +91,7 @@ async def test_an_outcome_that_waited_while_the_lease_was_lost_changes_nothing(
     before = await tables.dump(stage.observer)
     assert await late == set()
     assert await tables.dump(stage.observer) == before
-    assert await stage.b.change(COMPLETE, again) == held(again)
+    assert await stage.b.change(transition, again) == held(again)
 
 
 async def test_a_heartbeat_that_waited_while_the_lease_was_lost_changes_nothing(
@@ -335,3 +254,165 @@ async def test_a_claim_that_was_rolled_back_leaves_its_jobs_to_others(stage: Sta
     await transaction.rollback()
     assert len(await stage.b.claim()) == 3
     assert await stage.a.change(COMPLETE, lost) == set()
+
+
+LIMITED = Want("mail", lease=LEASE, concurrency_limit=2)
+
+
+async def test_two_limited_claims_at_once_never_exceed_the_limit(stage: Stage) -> None:
+    await stage.enqueue(5)
+    async with stage.a.connection.transaction():
+        mine = await stage.a.claim(want=LIMITED)
+        late = await stage.begin(stage.b.claim(want=LIMITED), stage.b)
+    assert len(mine) == 2
+    assert await late == []
+    await stage.a.change(COMPLETE, mine[0])
+    assert len(await stage.b.claim(want=LIMITED)) == 1
+
+
+async def test_a_limited_claim_that_was_rolled_back_counts_for_nothing(stage: Stage) -> None:
+    await stage.enqueue(5)
+    transaction = stage.a.connection.transaction()
+    await transaction.start()
+    assert len(await stage.a.claim(want=LIMITED)) == 2
+    late = await stage.begin(stage.b.claim(want=LIMITED), stage.b)
+    await transaction.rollback()
+    assert len(await late) == 2
+
+
+async def test_a_limit_counts_a_lease_until_its_end_is_committed(stage: Stage) -> None:
+    await stage.enqueue(3)
+    running = await stage.a.claim(want=LIMITED)
+    async with stage.a.connection.transaction():
+        await stage.a.change(COMPLETE, *running)
+        assert await stage.b.claim(want=LIMITED) == []
+    assert len(await stage.b.claim(want=LIMITED)) == 1
+
+
+async def held_with_key(stage: Stage, key: str) -> Job:
+    await stage.enqueue(key=key)
+    [job] = await stage.a.claim()
+    await stage.a.change(HOLD, job)
+    return job
+
+
+async def test_a_requeue_that_meets_an_enqueue_of_its_key_looks_again(stage: Stage) -> None:
+    job = await held_with_key(stage, "k")
+    async with stage.a.connection.transaction():
+        await stage.enqueue(key="k")
+        requeueing = await stage.begin(stage.b.requeue(job.id), stage.b)
+    assert await requeueing == {job.id: Requeued.KEY_TAKEN}
+    assert await stage.log_of(job) == [Status.FAILED]
+
+
+async def test_a_requeue_goes_through_when_the_enqueue_of_its_key_is_undone(stage: Stage) -> None:
+    job = await held_with_key(stage, "k")
+    transaction = stage.a.connection.transaction()
+    await transaction.start()
+    await stage.enqueue(key="k")
+    requeueing = await stage.begin(stage.b.requeue(job.id), stage.b)
+    await transaction.rollback()
+    assert await requeueing == {job.id: Requeued.REQUEUED}
+
+
+async def test_a_requeue_in_a_transaction_of_the_caller_survives_a_taken_key(stage: Stage) -> None:
+    job = await held_with_key(stage, "k")
+    async with stage.b.connection.transaction():
+        async with stage.a.connection.transaction():
+            await stage.enqueue(key="k")
+            requeueing = await stage.begin(stage.b.requeue(job.id), stage.b)
+        assert await requeueing == {job.id: Requeued.KEY_TAKEN}
+        assert await stage.b.connection.fetchval("select 1") == 1
+
+
+async def test_an_enqueue_that_meets_a_requeue_of_its_key_finds_it_taken(stage: Stage) -> None:
+    job = await held_with_key(stage, "k")
+    new = [NewJob("mail", dedupe_key="k")]
+    conflicts: tuple[OnConflict, ...] = ("raise", "skip")
+    for conflict in conflicts:
+        async with stage.a.connection.transaction():
+            assert await stage.a.requeue(job.id) == {job.id: Requeued.REQUEUED}
+            enqueueing = await stage.begin(stage.b.store.jobs.insert(new, conflict), stage.b)
+        if conflict == "skip":
+            assert await enqueueing == [None]
+        else:
+            with pytest.raises(DuplicateJobError, match="'k'"):
+                await enqueueing
+        [again] = await stage.a.claim()
+        await stage.a.change(HOLD, again)
+
+
+async def test_of_two_held_jobs_with_one_key_two_requeues_at_once_free_only_one(
+    stage: Stage,
+) -> None:
+    first, second = await held_with_key(stage, "k"), await held_with_key(stage, "k")
+    async with stage.a.connection.transaction():
+        assert await stage.a.requeue(first.id) == {first.id: Requeued.REQUEUED}
+        requeueing = await stage.begin(stage.b.requeue(second.id), stage.b)
+    assert await requeueing == {second.id: Requeued.KEY_TAKEN}
+
+
+BATCHES: dict[str, Callable[[Session, Sequence[Job]], Awaitable[Any]]] = {
+    "complete": lambda session, jobs: session.change(COMPLETE, *jobs),
+    "hold": lambda session, jobs: session.change(HOLD, *jobs),
+    "renew": lambda session, jobs: session.store.leases.renew(
+        [Held(job.id, job.claim_token) for job in jobs if job.claim_token]
+    ),
+    "cancel": lambda session, jobs: session.remove(CANCEL, *jobs),
+}
+
+
+async def scattered(stage: Stage, number: int) -> list[Job]:
+    """Leased jobs, by id, whose rows lie in the table the other way round."""
+    await stage.enqueue(number)
+    jobs = await stage.a.claim(limit=number)
+    await stage.observer.execute("delete from holdfast; delete from holdfast_leases")
+    await tables.load(stage.observer, reversed(jobs))
+    return jobs
+
+
+async def in_a_transaction(session: Session, name: str, jobs: Sequence[Job]) -> Any:
+    """Where a deadlock is an error, instead of a reason to try again."""
+    async with session.connection.transaction():
+        return await BATCHES[name](session, jobs)
+
+
+@pytest.mark.parametrize(("one", "other"), list(combinations_with_replacement(BATCHES, 2)))
+async def test_batches_in_opposite_order_do_not_deadlock(
+    stage: Stage, one: str, other: str
+) -> None:
+    jobs = await scattered(stage, 200)
+    async with stage.blocker.transaction():
+        middle = jobs[len(jobs) // 2].id
+        await stage.blocker.fetch("select from holdfast where id = $1 for update", middle)
+        first = await stage.begin(in_a_transaction(stage.a, one, jobs), stage.a)
+        second = await stage.begin(in_a_transaction(stage.b, other, jobs[::-1]), stage.b)
+    assert len(await first) == len(jobs)
+    assert len(await second) in (0, len(jobs))
+
+
+async def test_of_two_schedulers_one_turns_a_tick_into_a_job(stage: Stage) -> None:
+    now = stage.clock.now()
+    a, b = stage.a.store.schedules, stage.b.store.schedules
+    schedule = await a.register("report", "* * * * *", "UTC", "once", "allow", now)
+    later = now + timedelta(minutes=1)
+    async with stage.a.connection.transaction():
+        won = await a.advance(schedule, [now], later)
+        assert await b.advance(schedule, [now], later) is None
+    assert won is not None
+    assert [job.id for job in await stage.queue()] == won
+    assert await b.advance(schedule, [now], later) is None
+    [after] = await b.all()
+    assert (after.next_run, after.last_run) == (later, now)
+
+
+async def test_a_tick_whose_scheduler_died_is_left_to_another(stage: Stage) -> None:
+    now = stage.clock.now()
+    a, b = stage.a.store.schedules, stage.b.store.schedules
+    schedule = await a.register("report", "* * * * *", "UTC", "once", "allow", now)
+    transaction = stage.a.connection.transaction()
+    await transaction.start()
+    await a.advance(schedule, [now], now + timedelta(minutes=1))
+    await transaction.rollback()
+    assert await b.advance(schedule, [now], now + timedelta(minutes=1)) is not None
+    assert len(await stage.queue()) == 1

@@ -96,6 +96,24 @@ async def test_a_retry_that_is_refused_is_still_a_retry_after_its_delay(
     assert job.execute_after - entry.created == timedelta(hours=2)
 
 
+async def test_the_last_retry_that_is_refused_still_holds_the_job(
+    pg_hf: Holdfast, witness: Any
+) -> None:
+    @pg_hf.entrypoint("again", max_attempts=1)
+    async def again(job: Job) -> None:
+        raise RetryRequested(reason="busy")
+
+    watch = Watch(pg_hf)
+    [job_id] = await pg_hf.queries.enqueue("again")
+    async with (
+        Censor(witness, sqlstate="22P05", when="new.traceback is not null"),
+        working(pg_hf),
+    ):
+        await watch.until_settled()
+
+    assert (await the_row(pg_hf, job_id)).status == Status.FAILED
+
+
 @pytest.mark.parametrize("sqlstate", ["53100", "55P03", "57014"])
 async def test_an_outcome_is_tried_again_while_the_server_is_in_trouble(
     pg_hf: Holdfast, witness: Any, sqlstate: str

@@ -138,19 +138,15 @@ async def test_an_outcome_whose_answer_was_lost_is_asked_for_again_and_written_o
 
         @hf.entrypoint("one")
         async def one(job: Job) -> None:
-            await release.wait()
-
-        @hf.entrypoint("first")
-        async def first(job: Job) -> None:
-            await asyncio.sleep(0)
+            if job.payload == b"second":
+                await release.wait()
 
         watch = Watch(hf)
+        # By one claim, after whose first job the connection knows the statement and is idle.
+        _, job_id = await hf.queries.enqueue(["one", "one"], [b"first", b"second"])
         async with working(hf):
-            # Now its connection knows the statement, and one request will do.
-            await hf.queries.enqueue("first")
             await watch.until_settled()
             await proxy.hold_replies("settle")
-            [job_id] = await hf.queries.enqueue("one")
             release.set()
 
             async def gone() -> bool:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import (
+    cases,
     dashboard,
     demo,
     enqueue,
@@ -68,6 +69,7 @@ for module in (
     show,
     stats,
     schedules,
+    cases,
     operate,
     table,
     dashboard,

@@ -1,4 +1,4 @@
-"""What an operator does to jobs: requeue, cancel, delete, prune. All but prune are logged."""
+"""What an operator does to jobs: cancel, delete, prune. All but prune are logged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.cli.connect import actor, on_holdfast, options_of
 from holdfast.cli.output import line, print_json
 from holdfast.cli.values import parse_duration, parse_id
 from holdfast.lifecycle import Status
-from holdfast.models import JobId, Requeued
+from holdfast.models import JobId
 
 _PANEL = "Act"
 _BITE = 10_000
@@ -26,41 +26,13 @@ _Ids = Annotated[list[str], typer.Argument(metavar="IDS...", help="Ids of jobs."
 _Reason = Annotated[str | None, typer.Option(help="Why, for the log.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-_REQUEUED = {
-    Requeued.REQUEUED: "",
-    Requeued.KEY_TAKEN: "another job with its dedupe key is queued or runs",
-    Requeued.NOT_HELD: "is in the queue but not held",
-    Requeued.NOT_FOUND: "is not in the queue",
-}
-
 
 def register(app: App) -> None:
-    app.command(
-        rich_help_panel=_PANEL,
-        epilog=example("holdfast requeue 42 43 44 --reason 'smtp is back'"),
-    )(requeue)
     app.command(rich_help_panel=_PANEL, epilog=example("holdfast cancel 42 --yes"))(cancel)
     app.command(rich_help_panel=_PANEL, epilog=example("holdfast delete 42 43 --yes"))(delete)
     app.command(rich_help_panel=_PANEL, epilog=example("holdfast prune --older-than 30d --yes"))(
         prune
     )
-
-
-def requeue(ctx: typer.Context, ids: _Ids, reason: _Reason = None, as_json: _Json = False) -> None:
-    """Send held jobs back to the queue with fresh counters; exit code 1 unless all went."""
-    wanted = _unique(ids)
-
-    async def work(holdfast: Holdfast) -> dict[JobId, Requeued]:
-        return await holdfast.queries.requeue_jobs(wanted, actor=actor(), reason=reason)
-
-    outcomes = on_holdfast(options_of(ctx), work)
-    if as_json:
-        print_json([{"id": job_id, "outcome": outcomes[job_id]} for job_id in wanted])
-    else:
-        for job_id in wanted:
-            _tell(job_id, outcomes[job_id], _REQUEUED[outcomes[job_id]], Requeued.REQUEUED)
-    if set(outcomes.values()) != {Requeued.REQUEUED}:
-        raise typer.Exit(FAILED)
 
 
 def cancel(

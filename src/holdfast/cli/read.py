@@ -1,4 +1,4 @@
-"""Lists for the operator: failed, log, workers."""
+"""Lists for the operator: log, workers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from holdfast.cli.output import (
     print_json,
     relative,
     shorten,
-    size,
     table,
 )
-from holdfast.cli.records import job_record, log_record, worker_record
+from holdfast.cli.records import log_record, worker_record
 from holdfast.lifecycle import Status
-from holdfast.models import Job, LogEntry, WorkerInfo
+from holdfast.models import LogEntry, WorkerInfo
 
 _PANEL = "Look"
 _STALE = timedelta(seconds=30)
@@ -36,39 +35,9 @@ _Entrypoint = Annotated[str | None, typer.Option(help="Only of this entrypoint."
 
 def register(app: App) -> None:
     app.command(
-        rich_help_panel=_PANEL, epilog=example("holdfast failed -n 100", "holdfast failed --json")
-    )(failed)
-    app.command(
         rich_help_panel=_PANEL, epilog=example("holdfast log --status exception --entrypoint mail")
     )(log)
     app.command(rich_help_panel=_PANEL, epilog=example("holdfast workers"))(workers)
-
-
-def failed(ctx: typer.Context, limit: _Limit = 25, as_json: _Json = False) -> None:
-    """List held jobs, newest first; `requeue` sends them back."""
-
-    async def look(holdfast: Holdfast) -> tuple[list[Job], datetime]:
-        return await holdfast.queries.list_failed_jobs(limit), await holdfast.queries.now()
-
-    jobs, now = on_holdfast(options_of(ctx), look)
-    if as_json:
-        print_json([job_record(job) for job in jobs])
-    elif not jobs:
-        line("no job is held")
-    else:
-        columns = ["id", "entrypoint", "attempts", "created", "payload", "last error"]
-        table(columns, [_failed_row(job, now) for job in jobs], right=("id", "attempts", "payload"))
-
-
-def _failed_row(job: Job, now: datetime) -> list[str | Text]:
-    return [
-        str(job.id),
-        job.entrypoint,
-        str(job.attempts),
-        moment(job.created, now),
-        size(len(job.payload or b"")),
-        shorten(job.last_error),
-    ]
 
 
 def log(

@@ -103,11 +103,15 @@ class Hand:
         self.running -= 1
         self.changed.set()
 
-    def drop(self, lease: Lease) -> None:
-        """The lease is over; a claim whose leases are all over is to be forgotten."""
+    def drop(self, lease: Lease, *, lapses: bool = False) -> None:
+        """The lease is over; a claim whose leases are all over is to be forgotten.
+
+        One with a lease that lapses is not: the sweep finds the job by it.
+        """
         if self._leases.pop(lease.held, None) is None:
             return
-        self._of_claim[lease.held.token] -= 1
+        if not lapses:
+            self._of_claim[lease.held.token] -= 1
         if not self._of_claim[lease.held.token]:
             del self._of_claim[lease.held.token]
             self._ended_claims.append(lease.held.token)

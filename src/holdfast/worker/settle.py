@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict, deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from holdfast.clock import monotonic
@@ -15,6 +16,7 @@ from holdfast.models import (
     Abandoned,
     Change,
     Failed,
+    Held,
     Outcome,
     Parked,
     Released,
@@ -40,6 +42,8 @@ _COMPLETE, _RETRY, _FAIL, _HOLD, _RELEASE = (
 
 _PASSING = ("40", "53", "55", "57", "58")
 """SQLSTATE classes of a server that is in trouble: conflicts, resources, locks, stops, disks."""
+
+_UNSTORED = "outcome could not be stored"
 
 Ending = tuple[Lease, Outcome]
 
@@ -145,10 +149,7 @@ class Settler:
         self, transition: Transition, endings: Sequence[tuple[Ending, Change]]
     ) -> None:
         try:
-            moved = await self._leases.change(transition, [change for _, change in endings])
-            if transition is _RETRY and len(moved) < len(endings):
-                rest = [change for _, change in endings if change.held not in moved]
-                moved |= await self._leases.change(RETIRE_LAST_RETRY, rest)
+            moved = await self._move(transition, [change for _, change in endings])
         except DatabaseError as error:
             if _passes(error):
                 raise
@@ -156,6 +157,13 @@ class Settler:
             return
         self._settled([ending for ending, _ in endings if ending[0].held in moved])
         self._lost([ending for ending, _ in endings if ending[0].held not in moved])
+
+    async def _move(self, transition: Transition, changes: Sequence[Change]) -> set[Held]:
+        moved = await self._leases.change(transition, changes)
+        if transition is _RETRY and len(moved) < len(changes):
+            rest = [change for change in changes if change.held not in moved]
+            moved |= await self._leases.change(RETIRE_LAST_RETRY, rest)
+        return moved
 
     async def _change_one_by_one(
         self,
@@ -170,24 +178,17 @@ class Settler:
             return
         [(ending, change)] = endings
         logger.error("the outcome of job %d was refused: %s", change.id, error)
-        bare = Change(
-            change.id,
-            change.token,
-            delay=change.delay,
-            error="outcome could not be stored",
-            reason="outcome could not be stored",
-            max_attempts=change.max_attempts,
-            queue=change.queue,
-        )
+        bare = replace(change, error=_UNSTORED, reason=_UNSTORED, traceback=None)
         try:
-            moved = await self._leases.change(transition, [bare])
+            moved = await self._move(transition, [bare])
         except DatabaseError as again:
             if _passes(again):
                 raise
             # Whoever recovers the job may have better luck; renewing it would hide it for ever.
             logger.exception("job %d is left to its lease", change.id)
-            moved = set()
-        (self._settled if moved else self._lost)([ending])
+            self._lost([ending], lapses=True)
+        else:
+            (self._settled if moved else self._lost)([ending])
 
     def _settled(self, endings: Sequence[Ending]) -> None:
         for lease, outcome in endings:
@@ -197,10 +198,10 @@ class Settler:
             if self._observers:
                 self._observers.notify(Settled(self._worker, lease.job, outcome, lease.seconds_run))
 
-    def _lost(self, endings: Sequence[Ending]) -> None:
+    def _lost(self, endings: Sequence[Ending], *, lapses: bool = False) -> None:
         for lease, outcome in endings:
             lease.verdict = None
-            self._hand.drop(lease)
+            self._hand.drop(lease, lapses=lapses)
             if self._in_doubt:
                 logger.info("job %d was settled already, or its lease is lost", lease.job.id)
             else:
