@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -31,6 +31,7 @@ from holdfast.stores.postgres.tables.leases import TableLeases
 from holdfast.stores.several import SeveralStores
 from holdfast.table import TableQueue
 from holdfast.task import Kind, Registry, define
+from holdfast.telemetry.gauges import watch
 from holdfast.worker.claim import QueueExecutionMode
 from holdfast.worker.worker import QueueManager
 
@@ -345,7 +346,8 @@ class Holdfast:
         except ValueError:
             raise InvalidInput(f'mode must be "continuous" or "drain", got {mode!r}') from None
         self.queue_manager.use(self.work_store(), self._traced_registry())
-        async with self._signals() if signals else nullcontext(), self._schedule(chosen):
+        stopping = self._signals() if signals else nullcontext()
+        async with stopping, self._schedule(chosen), self._gauges():
             await self.queue_manager.run(settings, chosen)
 
     def _traced_registry(self) -> Registry:
@@ -378,6 +380,23 @@ class Holdfast:
 
     def _schedule(self, mode: QueueExecutionMode) -> AbstractAsyncContextManager[None]:
         return self.scheduler_manager.running(once=mode is QueueExecutionMode.drain)
+
+    @asynccontextmanager
+    async def _gauges(self) -> AsyncIterator[None]:
+        """Gauges need looks of their own, on a connection of their own where there is one."""
+        if self._telemetry is None or len(self._registry) == len(self._tables):
+            yield
+            return
+        store = self.store.fork("gauges")
+        looking = asyncio.get_running_loop().create_task(watch(store, self._telemetry))
+        try:
+            yield
+        finally:
+            looking.cancel()
+            with suppress(asyncio.CancelledError):
+                await looking
+            if store is not self.store:
+                await store.close()
 
     @asynccontextmanager
     async def _signals(self) -> AsyncIterator[None]:

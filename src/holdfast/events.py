@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from holdfast.models import Context, Job, JobId, Outcome
 
@@ -68,6 +68,15 @@ class Telemetry(Observer, Protocol):
         ...
 
     def traced(self, executor: Runs, worker: str) -> Runs: ...
+
+    def gauge(
+        self,
+        depths: Iterable[tuple[str, str, int]],
+        oldest: Mapping[str, float],
+        breakers: Mapping[str, str],
+    ) -> None:
+        """What the gauges show until the next look: (queue, status, count), ages, states."""
+        ...
 
 
 class Runs(Protocol):

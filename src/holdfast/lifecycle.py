@@ -1,7 +1,7 @@
 """A job's life as data: states, verbs, guards and effects. Both stores interpret this table.
 
-A verb may have several rows: each is one transition with its own guards. `memory_state.py` gives every
-guard and effect a meaning on dicts, `render.py` one in SQL; nothing else knows the rules.
+A verb may have several rows: each is one transition with its own guards. `memory_state.py` gives
+every guard and effect a meaning on values, `render.py` one in SQL; nothing else knows the rules.
 """
 
 from __future__ import annotations

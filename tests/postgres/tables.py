@@ -63,12 +63,19 @@ async def load(connection: Any, jobs: Iterable[Job]) -> None:
     await connection.copy_records_to_table("holdfast", records=records, columns=JOB_COLUMNS)
     last = max(job.id for job in jobs)
     await connection.execute(f"alter table holdfast alter id restart with {last + 1}")
-    claims = [
-        (job.claim_token, job.claimed_by, None, job.claimed_at, job.lease, [job.id])
-        for job in jobs
-        if job.claim_token is not None
-    ]
-    await connection.copy_records_to_table("holdfast_leases", records=claims)
+    claims: dict[Any, list[Any]] = {}
+    for job in jobs:
+        if job.claim_token is not None:
+            claim: list[Any] = [
+                job.claim_token,
+                job.claimed_by,
+                None,
+                job.claimed_at,
+                job.lease,
+                [],
+            ]
+            claims.setdefault(job.claim_token, claim)[-1].append(job.id)
+    await connection.copy_records_to_table("holdfast_leases", records=claims.values())
 
 
 async def queue(connection: Any) -> list[Job]:

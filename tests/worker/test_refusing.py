@@ -154,10 +154,12 @@ async def test_a_job_whose_outcome_is_refused_in_any_form_is_left_to_its_lease(
 
     lost, settled = Watch(first), Watch(second)
     [job_id] = await first.queries.enqueue("one")
-    async with Censor(witness, sqlstate="22P05", when="new.status = 'successful'"):
-        async with working(first, heartbeat_timeout=SECOND):
-            await lost.until_lost()
-            first.shutdown.set()
+    async with (
+        Censor(witness, sqlstate="22P05", when="new.status = 'successful'"),
+        working(first, heartbeat_timeout=SECOND),
+    ):
+        await lost.until_lost()
+        first.shutdown.set()
     async with working(second, heartbeat_timeout=SECOND):
         await settled.until_settled()
 

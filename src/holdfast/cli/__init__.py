@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import (
+    breaker,
     cases,
     dashboard,
     demo,
@@ -71,6 +72,7 @@ for module in (
     schedules,
     cases,
     operate,
+    breaker,
     table,
     dashboard,
     demo,

@@ -102,7 +102,7 @@ class JobLog:
         if error_type is not None:
             extra["error_type"] = error_type
             words += f" with {error_type}"
-        logger.log(level, "job %d (%s) %s", job.id, job.entrypoint, words, extra=extra)
+        logger.log(level, "job %s (%s) %s", job.id, job.entrypoint, words, extra=extra)
 
 
 def _described(outcome: Outcome) -> tuple[int, str, str | None]:

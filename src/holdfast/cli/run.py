@@ -97,6 +97,14 @@ def run(
     uvloop: Annotated[
         bool, typer.Option("--uvloop/--no-uvloop", help="Use uvloop where it is installed.")
     ] = True,
+    otel: Annotated[
+        bool,
+        typer.Option(
+            "--otel",
+            help="Export metrics and traces by the OTEL_* variables, else to the console.",
+            rich_help_panel=_HEALTH,
+        ),
+    ] = False,
     log_level: Annotated[
         LogLevel, typer.Option(help="What is logged on stderr.", rich_help_panel=_LOGGING)
     ] = LogLevel.info,
@@ -136,6 +144,7 @@ def run(
         mode=mode,
         counted=health_port is not None,
         uvloop=uvloop,
+        otel=otel,
     )
     logs.configure(log_level, log_format)
     _export(options_of(ctx))

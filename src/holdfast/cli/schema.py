@@ -26,15 +26,25 @@ def register(app: App) -> None:
     app.command(rich_help_panel=_PANEL, epilog=example("holdfast uninstall --yes"))(uninstall)
 
 
-def install(ctx: typer.Context) -> None:
+def install(
+    ctx: typer.Context,
+    breakers_only: Annotated[
+        bool,
+        typer.Option(
+            "--breakers-only",
+            help="Create nothing but the table of the circuit breakers, for a database whose "
+            "queues are tables of its own.",
+        ),
+    ] = False,
+) -> None:
     """Create the tables, or apply what is missing. Safe to repeat."""
     options = options_of(ctx)
 
     async def work() -> list[str]:
         async with open_holdfast(options, verify=False) as holdfast:
-            return await holdfast.install()
+            return await holdfast.install("breakers" if breakers_only else None)
 
-    _tell(options, run_async(work))
+    _tell(options, run_async(work), "_breakers" if breakers_only else "")
 
 
 def upgrade(ctx: typer.Context) -> None:
@@ -48,8 +58,8 @@ def upgrade(ctx: typer.Context) -> None:
     _tell(options, run_async(work))
 
 
-def _tell(options: Options, applied: list[str]) -> None:
-    place = clean(f"{options.names.table()} in {options.describe()}")
+def _tell(options: Options, applied: list[str], suffix: str = "") -> None:
+    place = clean(f"{options.names.table(suffix)} in {options.describe()}")
     for name in applied:
         line(f"applied {name}")
     line(f"{place} is ready" if applied else f"{place} is up to date; nothing to do")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from types import ModuleType
@@ -16,6 +18,8 @@ from holdfast.cli.probe import WorkerProbe
 from holdfast.cli.side import Side
 from holdfast.cli.stopping import FAST, Stop
 from holdfast.cli.target import Target, opened
+from holdfast.errors import MissingDependency
+from holdfast.events import Telemetry
 from holdfast.settings import WorkerSettings
 from holdfast.worker.claim import QueueExecutionMode
 
@@ -34,6 +38,7 @@ class Plan:
     counted: bool
     """Whether anybody may ask for metrics."""
     uvloop: bool = True
+    otel: bool = False
 
 
 def work(plan: Plan, *, bound: socket.socket | None, parent: socket.socket | None) -> None:
@@ -43,8 +48,11 @@ def work(plan: Plan, *, bound: socket.socket | None, parent: socket.socket | Non
     side = Side(bound=bound, parent=parent, stop=stop.ask)
     side.start()
     try:
-        with asyncio.Runner(loop_factory=_loop_factory(plan.uvloop)) as runner:
-            runner.run(_work(plan, stop, side))
+        with (
+            _telemetry(plan.otel) as telemetry,
+            asyncio.Runner(loop_factory=_loop_factory(plan.uvloop)) as runner,
+        ):
+            runner.run(_work(plan, stop, side, telemetry))
     except asyncio.CancelledError:
         if not stop.level:
             raise
@@ -74,7 +82,19 @@ class _Heed:
         self.holdfast.shutdown.set()
 
 
-async def _work(plan: Plan, stop: Stop, side: Side) -> None:
+def _telemetry(wanted: bool) -> AbstractContextManager[Telemetry | None]:
+    if not wanted:
+        return nullcontext()
+    try:
+        from holdfast.telemetry.otel import exporting
+    except ImportError:
+        raise MissingDependency(
+            "--otel needs OpenTelemetry, which is not installed; run: pip install 'holdfast[otel]'"
+        ) from None
+    return exporting(os.environ)
+
+
+async def _work(plan: Plan, stop: Stop, side: Side, telemetry: Telemetry | None) -> None:
     stop.reclaim()
     heed = _Heed(plan.settings.drain_timeout)
     stop.listen(asyncio.get_running_loop(), heed)
@@ -84,6 +104,8 @@ async def _work(plan: Plan, stop: Stop, side: Side) -> None:
         await probe.store.verify()
         heed.holdfast = holdfast
         holdfast.observe(JobLog())
+        if telemetry is not None:
+            holdfast.instrument(telemetry)
         if plan.counted:
             holdfast.observe(probe.metrics)
         try:

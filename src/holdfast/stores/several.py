@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from typing import TYPE_CHECKING, Protocol
 
+from holdfast.errors import DatabaseError
 from holdfast.models import Recovery
 from holdfast.ports import Leases
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from holdfast.lifecycle import Transition
     from holdfast.models import Change, Held, Job, Want, WorkerInfo
     from holdfast.ports import Breakers, Jobs, Only, Schedules, Store, Wakeups
+
+logger = logging.getLogger("holdfast.worker")
 
 OWN = ""
 """The queue name of Holdfast's own table."""
@@ -33,6 +37,7 @@ class SeveralLeases:
     def __init__(self, parties: Mapping[str, Leases]) -> None:
         self._parties = dict(parties)
         self._turn = 0
+        self._troubled: dict[tuple[str, str], str] = {}
 
     async def claim(
         self, wants: Sequence[Want], *, limit: int, worker: str, sweep: bool = False
@@ -43,19 +48,29 @@ class SeveralLeases:
         self._turn += 1
         start = self._turn % len(names)
         jobs: list[Job] = []
+        failure: DatabaseError | None = None
         hungry = names[start:] + names[:start]
         while hungry and len(jobs) < limit:
             share, rest = divmod(limit - len(jobs), len(hungry))
-            still: list[str] = []
-            for place, name in enumerate(hungry):
-                if size := share + (place < rest):
+            unasked = hungry[rest:] if not share else []
+            full: list[str] = []
+            for place, name in enumerate(hungry[: len(hungry) - len(unasked)]):
+                size = share + (place < rest)
+                try:
                     found = await self._parties[name].claim(
                         by_party[name], limit=size, worker=worker, sweep=sweep
                     )
-                    jobs += found
-                    if len(found) == size:
-                        still.append(name)
-            hungry = still
+                except DatabaseError as error:
+                    failure = error
+                    self._note("claim", name, error)
+                    continue
+                self._note("claim", name, None)
+                jobs += found
+                full += [name] if len(found) == size else []
+            hungry = unasked + full
+        # What one table gave is leased: the trouble of another must not leave it to nobody.
+        if failure is not None and not jobs:
+            raise failure
         return jobs
 
     async def next_due(self, wants: Sequence[Want]) -> timedelta | None:
@@ -90,10 +105,19 @@ class SeveralLeases:
         self, wants: Sequence[Want], *, limit: int = 1000, worker: str | None = None
     ) -> Recovery:
         by_party = self._divide(wants)
-        found = [
-            await party.recover(by_party.get(name, []), limit=limit, worker=worker)
-            for name, party in self._parties.items()
-        ]
+        found: list[Recovery] = []
+        failure: DatabaseError | None = None
+        for name, party in self._parties.items():
+            try:
+                found.append(
+                    await party.recover(by_party.get(name, []), limit=limit, worker=worker)
+                )
+                self._note("sweep", name, None)
+            except DatabaseError as error:
+                failure = error
+                self._note("sweep", name, error)
+        if failure is not None and not found:
+            raise failure
         return Recovery(
             recovered=tuple(job_id for recovery in found for job_id in recovery.recovered),
             retired=tuple(job_id for recovery in found for job_id in recovery.retired),
@@ -110,6 +134,13 @@ class SeveralLeases:
     async def farewell(self, worker: str) -> None:
         for party in self._parties.values():
             await party.farewell(worker)
+
+    def _note(self, act: str, name: str, error: DatabaseError | None) -> None:
+        """Say it once, not at every claim."""
+        words = "" if error is None else str(error)
+        if words and self._troubled.get((act, name)) != words:
+            logger.warning("the %s of %s failed: %s", act, name or "the job table", words)
+        self._troubled[act, name] = words
 
     def _divide(self, wants: Sequence[Want]) -> dict[str, list[Want]]:
         by_party: dict[str, list[Want]] = defaultdict(list)

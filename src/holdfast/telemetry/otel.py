@@ -6,32 +6,68 @@ claimed = processed + failed + released + lost + in flight.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, assert_never
 
 from opentelemetry import metrics, propagate, trace
 from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
+from holdfast.errors import MissingDependency
 from holdfast.events import Claimed, Event, Lost, Recovered, Retired, Settled
 from holdfast.models import Abandoned, Failed, Parked, Released, Retried, Succeeded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from holdfast.models import Context, Job, Outcome
     from holdfast.ports import Executor
 
 SCOPE = "holdfast"
+_BREAKER_STATES = {"closed": 0, "half_open": 1, "open": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class Depth:
-    """How much of one kind is in a queue."""
+@contextmanager
+def exporting(environment: Mapping[str, str], service: str = "holdfast") -> Iterator[OpenTelemetry]:
+    """Telemetry that is exported as the standard OTEL_* variables say, else to the console."""
+    resource = Resource.create({"service.name": environment.get("OTEL_SERVICE_NAME", service)})
+    metric_exporter = _exporter("metrics", environment)
+    span_exporter = _exporter("traces", environment)
+    readers = [PeriodicExportingMetricReader(metric_exporter)] if metric_exporter else []
+    meters = MeterProvider(resource=resource, metric_readers=readers)
+    tracers = TracerProvider(resource=resource)
+    if span_exporter:
+        tracers.add_span_processor(BatchSpanProcessor(span_exporter))
+    metrics.set_meter_provider(meters)
+    trace.set_tracer_provider(tracers)
+    try:
+        yield OpenTelemetry(meters, tracers)
+    finally:
+        meters.shutdown()
+        tracers.shutdown()
 
-    queue: str
-    status: str
-    count: int
+
+def _exporter(signal: str, environment: Mapping[str, str]) -> Any:
+    """The exporter that OTEL_METRICS_EXPORTER or OTEL_TRACES_EXPORTER names; None for `none`."""
+    variable = f"OTEL_{signal.upper()}_EXPORTER"
+    endpoint = environment.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    name = environment.get(variable) or ("otlp" if endpoint else "console")
+    if name == "none":
+        return None
+    found = list(entry_points(group=f"opentelemetry_{signal}_exporter", name=name))
+    if not found:
+        raise MissingDependency(
+            f"there is no {signal} exporter {name!r} ({variable}); for otlp run: "
+            f"pip install opentelemetry-exporter-otlp"
+        )
+    return found[0].load()()
 
 
 class OpenTelemetry:
@@ -64,7 +100,7 @@ class OpenTelemetry:
         self._wait = meter.create_histogram(
             "queue.wait_ms", "ms", "Time between being due and being claimed"
         )
-        self._depths: list[Depth] = []
+        self._depths: list[tuple[str, str, int]] = []
         self._oldest: dict[str, float] = {}
         self._breakers: dict[str, int] = {}
         meter.create_observable_gauge("queue.depth", [self._see_depth], "1", "Rows by status")
@@ -113,16 +149,18 @@ class OpenTelemetry:
                 assert_never(outcome)
 
     def gauge(
-        self, depths: list[Depth], oldest: Mapping[str, float], breakers: Mapping[str, int]
+        self,
+        depths: Iterable[tuple[str, str, int]],
+        oldest: Mapping[str, float],
+        breakers: Mapping[str, str],
     ) -> None:
-        """What the gauges show until the next look."""
-        self._depths = depths
+        self._depths = list(depths)
         self._oldest = dict(oldest)
-        self._breakers = dict(breakers)
+        self._breakers = {name: _BREAKER_STATES.get(state, 2) for name, state in breakers.items()}
 
     def _see_depth(self, _: CallbackOptions) -> Iterable[Observation]:
-        for depth in self._depths:
-            yield Observation(depth.count, {"queue": depth.queue, "status": depth.status})
+        for queue, status, count in self._depths:
+            yield Observation(count, {"queue": queue, "status": status})
 
     def _see_oldest(self, _: CallbackOptions) -> Iterable[Observation]:
         for queue, age in self._oldest.items():

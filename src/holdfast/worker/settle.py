@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from holdfast.clock import monotonic
 from holdfast.errors import ConnectionFailed, ConnectionLost, DatabaseError
-from holdfast.events import Lost, Observers, Settled
+from holdfast.events import Lost, Observers, Retired, Settled
 from holdfast.lifecycle import RETIRE_LAST_RETRY, TRANSITIONS, Transition, Verb
 from holdfast.models import (
     Abandoned,
@@ -27,7 +27,7 @@ from holdfast.worker.backoff import Backoff
 from holdfast.worker.hand import Hand, Lease
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from datetime import timedelta
 
     from holdfast.ports import Leases
@@ -130,14 +130,15 @@ class Settler:
                 await self._gate.tell()
 
     async def _write(self, batch: Sequence[Ending]) -> None:
-        by_transition: dict[str, list[tuple[Ending, Change]]] = defaultdict(list)
+        # One table at a time: what went through there must not be sent again for trouble elsewhere.
+        by_statement: dict[tuple[str, str], list[tuple[Ending, Change]]] = defaultdict(list)
         for ending in batch:
             asked = change_of(*ending)
             if asked is None:
                 self._lost([ending])
             else:
-                by_transition[asked[0].name].append((ending, asked[1]))
-        for name, endings in by_transition.items():
+                by_statement[asked[0].name, asked[1].queue].append((ending, asked[1]))
+        for (name, _), endings in by_statement.items():
             await self._change(TRANSITIONS[name], endings)
         ended = self._hand.take_ended_claims()
         try:
@@ -162,7 +163,9 @@ class Settler:
         moved = await self._leases.change(transition, changes)
         if transition is _RETRY and len(moved) < len(changes):
             rest = [change for change in changes if change.held not in moved]
-            moved |= await self._leases.change(RETIRE_LAST_RETRY, rest)
+            retired = await self._leases.change(RETIRE_LAST_RETRY, rest)
+            moved |= retired
+            self._retired(retired)
         return moved
 
     async def _change_one_by_one(
@@ -177,7 +180,7 @@ class Settler:
                 await self._change(transition, [one])
             return
         [(ending, change)] = endings
-        logger.error("the outcome of job %d was refused: %s", change.id, error)
+        logger.error("the outcome of job %s was refused: %s", change.id, error)
         bare = replace(change, error=_UNSTORED, reason=_UNSTORED, traceback=None)
         try:
             moved = await self._move(transition, [bare])
@@ -185,7 +188,7 @@ class Settler:
             if _passes(again):
                 raise
             # Whoever recovers the job may have better luck; renewing it would hide it for ever.
-            logger.exception("job %d is left to its lease", change.id)
+            logger.exception("job %s is left to its lease", change.id)
             self._lost([ending], lapses=True)
         else:
             (self._settled if moved else self._lost)([ending])
@@ -198,15 +201,20 @@ class Settler:
             if self._observers:
                 self._observers.notify(Settled(self._worker, lease.job, outcome, lease.seconds_run))
 
+    def _retired(self, leases: Collection[Held]) -> None:
+        if leases and self._observers:
+            ids = [lease.id for lease in leases]
+            self._observers.notify(Retired(self._worker, ids, RETIRE_LAST_RETRY.reason or ""))
+
     def _lost(self, endings: Sequence[Ending], *, lapses: bool = False) -> None:
         for lease, outcome in endings:
             lease.verdict = None
             self._hand.drop(lease, lapses=lapses)
             if self._in_doubt:
-                logger.info("job %d was settled already, or its lease is lost", lease.job.id)
+                logger.info("job %s was settled already, or its lease is lost", lease.job.id)
             else:
                 logger.info(
-                    "job %d: lease lost, %s changed nothing",
+                    "job %s: lease lost, %s changed nothing",
                     lease.job.id,
                     type(outcome).__name__.lower(),
                 )

@@ -214,7 +214,7 @@ class QueueManager:
         leases = []
         for job in jobs:
             if job.claim_token is None:
-                logger.error("job %d has no attempts left and is held", job.id)
+                logger.error("job %s has no attempts left and is held", job.id)
                 self._observers.notify(Retired(self.id, [job.id], RETIRE_UNCLAIMABLE.reason or ""))
                 continue
             entrypoint = self._registry.get(job.entrypoint)
@@ -271,7 +271,7 @@ class QueueManager:
 
     def _lost(self, lease: Lease) -> None:
         if lease in self._hand and lease.settle_by is None:
-            logger.info("job %d: lease lost, its handler is told to stop", lease.job.id)
+            logger.info("job %s: lease lost, its handler is told to stop", lease.job.id)
             lease.stop(LEASE_LOST)
 
     def _untrusted(self, lease: Lease) -> None:
@@ -280,7 +280,8 @@ class QueueManager:
 
     def _canceled(self, job_id: JobId) -> None:
         for lease in self._hand.snapshot():
-            if lease.job.id == job_id:
+            # A row of a user's table may have the same id.
+            if lease.held.queue == "" and lease.job.id == job_id:
                 lease.stop(CANCELED)
 
     def _info(self) -> WorkerInfo:
@@ -340,7 +341,7 @@ class QueueManager:
             for lease in self._hand.snapshot():
                 lease.stop(SHUTDOWN)
         if not await self._hand.until(lambda: not len(self._hand), seconds=_GRACE):
-            unsettled = sorted(lease.job.id for lease in self._hand.snapshot())
+            unsettled = sorted(str(lease.job.id) for lease in self._hand.snapshot())
             logger.error("jobs %s could not be handed back; their leases will run out", unsettled)
 
     async def _hurry(self) -> None:

@@ -1,0 +1,40 @@
+"""Looks at the queue now and then for gauges: what an outcome cannot tell."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from holdfast.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from holdfast.events import Telemetry
+    from holdfast.ports import Store
+
+logger = logging.getLogger("holdfast.telemetry")
+
+INTERVAL = 15.0
+
+
+async def watch(store: Store, telemetry: Telemetry) -> None:
+    """Until cancelled. A database that is away leaves the gauges as they were."""
+    while True:
+        try:
+            await look(store, telemetry)
+        except DatabaseError as error:
+            logger.debug("the gauges wait for the database: %s", error)
+        await asyncio.sleep(INTERVAL)
+
+
+async def look(store: Store, telemetry: Telemetry) -> None:
+    """Depths, ages and breakers as they are now."""
+    now = await store.jobs.now()
+    sizes = await store.jobs.size(None)
+    oldest = await store.jobs.oldest()
+    breakers = await store.breakers.all()
+    telemetry.gauge(
+        [(size.entrypoint, str(size.status), size.count) for size in sizes],
+        {queue: (now - since).total_seconds() for queue, since in oldest.items()},
+        {breaker.name: str(breaker.state) for breaker in breakers},
+    )
