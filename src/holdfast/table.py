@@ -7,13 +7,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal
 
 from holdfast.errors import InvalidInput
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}")
 _ORDER = re.compile(
-    r"(?P<column>[A-Za-z_][A-Za-z0-9_$]{0,62})(\s+(?P<way>asc|desc))?(\s+nulls\s+(first|last))?",
+    r"(?P<column>[A-Za-z_][A-Za-z0-9_$]{0,62})(?P<way>(\s+(asc|desc))?(\s+nulls\s+(first|last))?)",
     re.IGNORECASE,
 )
 
@@ -86,18 +85,15 @@ class TableQueue:
     """Gets the word of the final state, so that success and a case file can be told apart."""
 
     def __post_init__(self) -> None:
-        faults = [
+        faults = [f"{part} must name a column" for part in REQUIRED if getattr(self, part) is None]
+        faults += [
             f"{part} {value!r} is not a column name"
             for part, value in self.columns().items()
             if not isinstance(value, str) or not _IDENTIFIER.fullmatch(value)
         ]
         if not 1 <= len(self.path) <= 2 or not all(map(_IDENTIFIER.fullmatch, self.path)):
             faults.append(f"table {self.table!r} must be a table or schema.table")
-        faults += [
-            f"order {item!r} must be a column, optionally with asc or desc"
-            for item in self.order
-            if not isinstance(item, str) or not _ORDER.fullmatch(item.strip())
-        ]
+        faults += self._order_faults() + self._twin_faults()
         if not isinstance(self.lease, timedelta) or self.lease < timedelta(milliseconds=100):
             faults.append(f"lease must be a timedelta of at least 0.1 s, got {self.lease!r}")
         if isinstance(self.max_attempts, int) and self.max_attempts < 1:
@@ -108,6 +104,25 @@ class TableQueue:
             )
         if faults:
             raise InvalidInput(f"table queue {self.table!r}: " + "; ".join(faults))
+
+    def _order_faults(self) -> list[str]:
+        if not isinstance(self.order, tuple | list):
+            return [f'order must be a tuple such as ("priority desc",), got {self.order!r}']
+        return [
+            f"order {item!r} must be a column, optionally with asc or desc"
+            for item in self.order
+            if not isinstance(item, str) or not _ORDER.fullmatch(item.strip())
+        ]
+
+    def _twin_faults(self) -> list[str]:
+        by_column: dict[str, list[str]] = {}
+        for part, column in self.columns().items():
+            by_column.setdefault(str(column), []).append(part)
+        return [
+            f"column {column!r} cannot be {' and '.join(parts)} at once"
+            for column, parts in by_column.items()
+            if len(parts) > 1
+        ]
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -131,8 +146,6 @@ class TableQueue:
         }
 
 
-Part = Literal["key", "due", "claim_token", "claimed_at", "attempts", "inactive"]
-
 REQUIRED = ("key", "due", "claim_token", "claimed_at", "attempts", "inactive")
 """Used by a guard: without it the rules could not hold."""
 
@@ -148,9 +161,9 @@ OPTIONAL = (
 """Only written: absent means not written."""
 
 
-def order_column(item: str) -> str:
-    """The column of an order item."""
+def order_item(item: str) -> tuple[str, str]:
+    """The column of an order item, and which way: "", " desc", " desc nulls last"…"""
     match = _ORDER.fullmatch(item.strip())
     if match is None:
         raise InvalidInput(f"order {item!r} must be a column, optionally with asc or desc")
-    return match["column"]
+    return match["column"], match["way"]

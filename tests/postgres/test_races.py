@@ -15,7 +15,7 @@ from tests.postgres import tables
 from tests.postgres.stage import LEASE, WANT, held, stage_on
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
     from holdfast.lifecycle import Transition
     from tests.postgres.stage import Session, Stage
@@ -352,7 +352,7 @@ async def test_of_two_held_jobs_with_one_key_two_requeues_at_once_free_only_one(
     assert await requeueing == {second.id: Requeued.KEY_TAKEN}
 
 
-BATCHES: dict[str, Callable[[Session, Sequence[Job]], Awaitable[Any]]] = {
+BATCHES: dict[str, Callable[[Session, Sequence[Job]], Coroutine[Any, Any, Any]]] = {
     "complete": lambda session, jobs: session.change(COMPLETE, *jobs),
     "hold": lambda session, jobs: session.change(HOLD, *jobs),
     "renew": lambda session, jobs: session.store.leases.renew(
@@ -377,18 +377,42 @@ async def in_a_transaction(session: Session, name: str, jobs: Sequence[Job]) -> 
         return await BATCHES[name](session, jobs)
 
 
-@pytest.mark.parametrize(("one", "other"), list(combinations_with_replacement(BATCHES, 2)))
+async def meet(
+    stage: Stage, one: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any], middle: Job
+) -> tuple[int, int]:
+    """Let both go on at once, when one of the rows stops being in their way."""
+    async with stage.blocker.transaction():
+        await stage.blocker.fetch("select from holdfast where id = $1 for update", middle.id)
+        first = await stage.begin(one, stage.a)
+        second = await stage.begin(other, stage.b)
+    return len(await first), len(await second)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("hold", "cancel"), ("hold", "hold"), ("cancel", "hold"), ("complete", "complete")],
+)
 async def test_batches_in_opposite_order_do_not_deadlock(
     stage: Stage, one: str, other: str
 ) -> None:
     jobs = await scattered(stage, 200)
-    async with stage.blocker.transaction():
-        middle = jobs[len(jobs) // 2].id
-        await stage.blocker.fetch("select from holdfast where id = $1 for update", middle)
-        first = await stage.begin(in_a_transaction(stage.a, one, jobs), stage.a)
-        second = await stage.begin(in_a_transaction(stage.b, other, jobs[::-1]), stage.b)
-    assert len(await first) == len(jobs)
-    assert len(await second) in (0, len(jobs))
+    mine = in_a_transaction(stage.a, one, jobs)
+    theirs = in_a_transaction(stage.b, other, jobs[::-1])
+    first, second = await meet(stage, mine, theirs, jobs[100])
+    assert (first, second) == (len(jobs), len(jobs) if (one, other) == ("hold", "cancel") else 0)
+
+
+@pytest.mark.parametrize(("one", "other"), list(combinations_with_replacement(BATCHES, 2)))
+async def test_batches_that_meet_end_with_each_job_settled_once(
+    stage: Stage, one: str, other: str
+) -> None:
+    """Which rows a statement locks first depends on its plan; two that collide try again."""
+    jobs = await scattered(stage, 200)
+    mine, theirs = BATCHES[one](stage.a, jobs), BATCHES[other](stage.b, jobs[::-1])
+    first, second = await meet(stage, mine, theirs, jobs[100])
+    assert len(jobs) in (first, second)
+    ends = [entry for entry in await tables.log(stage.observer) if entry.claimed_at is not None]
+    assert len({entry.job_id for entry in ends}) == len(ends)
 
 
 async def test_of_two_schedulers_one_turns_a_tick_into_a_job(stage: Stage) -> None:

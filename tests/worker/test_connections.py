@@ -46,20 +46,22 @@ async def opened(kind: str, database: Database) -> AsyncIterator[Holdfast]:
                 yield await stack.enter_async_context(hf)
 
 
+BATCH = {"fine": 60, "retried": 10, "bad": 5, "held": 5, "limited": 12, "thread": 4, "later": 3}
+ENDINGS = {
+    ("fine", "successful"): 60,
+    ("retried", "queued"): 20,
+    ("retried", "successful"): 10,
+    ("bad", "exception"): 5,
+    ("held", "failed"): 5,
+    ("limited", "successful"): 12,
+    ("thread", "successful"): 4,
+    ("later", "successful"): 3,
+}
+"""How many log rows of which kind the batch leaves."""
+
+
 class Mixture:
     """Jobs of every kind, and what must have become of each kind."""
-
-    BATCH = {"fine": 60, "retried": 10, "bad": 5, "held": 5, "limited": 12, "thread": 4, "later": 3}
-    ENDINGS = {
-        ("fine", "successful"): 60,
-        ("retried", "queued"): 20,
-        ("retried", "successful"): 10,
-        ("bad", "exception"): 5,
-        ("held", "failed"): 5,
-        ("limited", "successful"): 12,
-        ("thread", "successful"): 4,
-        ("later", "successful"): 3,
-    }
 
     def __init__(self, *workers: Holdfast) -> None:
         self.limited = Gauge()
@@ -96,7 +98,7 @@ class Mixture:
 
     async def enqueue(self, hf: Holdfast) -> None:
         soon = timedelta(milliseconds=300)
-        for name, count in self.BATCH.items():
+        for name, count in BATCH.items():
             delays = [soon if name == "later" else None] * count
             await hf.queries.enqueue([name] * count, execute_after=delays)
 
@@ -109,7 +111,7 @@ class Mixture:
 
     async def check(self, workers: Sequence[Holdfast]) -> None:
         log = await workers[0].queries.queue_log(limit=1000)
-        assert Counter((entry.entrypoint, str(entry.status)) for entry in log) == self.ENDINGS
+        assert Counter((entry.entrypoint, str(entry.status)) for entry in log) == ENDINGS
         assert self.limited.most <= 2
         assert {entry.claimed_by for entry in log} <= {hf.queue_manager.id for hf in workers}
 
@@ -149,17 +151,19 @@ async def test_every_server_serves_a_worker(pg: Database) -> None:
 
 
 async def test_handlers_that_hold_the_whole_pool_do_not_lose_their_leases(pg18: Database) -> None:
-    async with asyncpg.create_pool(pg18.dsn, min_size=1, max_size=6) as pool:
-        async with Holdfast.connect(pg18.dsn, resources={"pool": pool}) as hf:
-            await hf.install()
+    async with (
+        asyncpg.create_pool(pg18.dsn, min_size=1, max_size=6) as pool,
+        Holdfast.connect(pg18.dsn) as hf,
+    ):
+        await hf.install()
 
-            @hf.entrypoint("greedy")
-            async def greedy(job: Job) -> None:
-                async with pool.acquire() as connection:
-                    await connection.fetchval("select pg_sleep(0.3)")
+        @hf.entrypoint("greedy")
+        async def greedy(job: Job) -> None:
+            async with pool.acquire() as connection:
+                await connection.fetchval("select pg_sleep(0.3)")
 
-            await hf.queries.enqueue(["greedy"] * 50)
-            await ends(hf.run(mode="drain", heartbeat_timeout=timedelta(seconds=1.5)))
+        await hf.queries.enqueue(["greedy"] * 50)
+        await ends(hf.run(mode="drain", heartbeat_timeout=timedelta(seconds=1.5)))
 
-            log = await hf.queries.queue_log(limit=1000)
-            assert [(entry.status, entry.recoveries) for entry in log] == [("successful", 0)] * 50
+        log = await hf.queries.queue_log(limit=1000)
+        assert [(entry.status, entry.recoveries) for entry in log] == [("successful", 0)] * 50

@@ -30,7 +30,7 @@ def register(app: App) -> None:
         "open", epilog=example('holdfast breaker open stripe --reason "their maintenance"')
     )(open_breaker)
     group.command("close", epilog=example("holdfast breaker close stripe"))(close_breaker)
-    app.add_typer(group, name="breaker", rich_help_panel="Operate")
+    app.add_typer(group, name="breaker", rich_help_panel="Act")
 
 
 def breaker() -> None:

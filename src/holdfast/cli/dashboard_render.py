@@ -56,7 +56,7 @@ def headline(snapshot: Snapshot, patience: timedelta = PATIENCE) -> Text:
         (sum(row.picked for row in snapshot.entrypoints), Status.PICKED),
         (sum(row.failed for row in snapshot.entrypoints), Status.FAILED),
     )
-    text = Text("Holdfast", style="bold")
+    text = Text.assemble(("Holdfast", "bold"))
     text.append(f" {snapshot.at.astimezone(UTC):%H:%M:%SZ}", style=_DIM)
     for count, status in totals:
         text.append(f"  {count:,} ", style=STYLES[status] if count else _DIM)
@@ -70,7 +70,7 @@ def headline(snapshot: Snapshot, patience: timedelta = PATIENCE) -> Text:
 
 def throughput(snapshot: Snapshot) -> Text:
     """Two sparklines: by the minute from the log, and by the look while this view is open."""
-    text = Text(f"last {MINUTES} min ", style=_DIM)
+    text = Text.assemble((f"last {MINUTES} min ", _DIM))
     text.append(sparkline(snapshot.minutes), style="green")
     text.append(f" {sum(snapshot.minutes):,} ended", style=_DIM)
     if snapshot.rates:

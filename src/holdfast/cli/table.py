@@ -34,7 +34,10 @@ _Order = Annotated[
 ]
 _Column = Annotated[
     list[str] | None,
-    typer.Option(metavar="PART=NAME", help="A column under another name, or PART= for none."),
+    typer.Option(
+        metavar="PART=NAME",
+        help="A column under another name, or PART= for none; max_attempts may be a number.",
+    ),
 ]
 _Where = Annotated[str | None, typer.Option(help="A further condition, in SQL.")]
 _Lease = Annotated[str, typer.Option(help="How long a claim lasts.")]
@@ -181,8 +184,13 @@ def _queue(
         part, mark, value = pair.partition("=")
         if not mark or part not in known:
             raise InvalidInput(f"--column {pair!r} is not PART=NAME; parts are {', '.join(known)}")
-        parts[part] = value or None
+        parts[part] = int(value) if _is_cap(part, value) else value or None
     return TableQueue(name, due=due, key=key, order=tuple(order or ()), where=where, **parts)
+
+
+def _is_cap(part: str, value: str) -> bool:
+    """One number for all rows in place of a column."""
+    return part == "max_attempts" and value.isdecimal()
 
 
 def _on_table(

@@ -68,7 +68,8 @@ class Hand:
     def __init__(self) -> None:
         self._leases: dict[Held, Lease] = {}
         self._of_claim: Counter[UUID] = Counter()
-        self._ended_claims: list[UUID] = []
+        self.ended_claims: list[UUID] = []
+        """Claims all of whose leases are over, to be forgotten."""
         self.running = 0
         self.freed_limit = False
         """A job under a fleet-wide limit has ended, or a breaker has heard of a failure: there may
@@ -114,7 +115,7 @@ class Hand:
             self._of_claim[lease.held.token] -= 1
         if not self._of_claim[lease.held.token]:
             del self._of_claim[lease.held.token]
-            self._ended_claims.append(lease.held.token)
+            self.ended_claims.append(lease.held.token)
         self.freed_limit = self.freed_limit or lease.entrypoint.concurrency_limit > 0
         if lease.permit is not None:
             self.untold.append(lease)
@@ -139,7 +140,3 @@ class Hand:
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self.changed.wait()
-
-    def take_ended_claims(self) -> list[UUID]:
-        ended, self._ended_claims = self._ended_claims, []
-        return ended

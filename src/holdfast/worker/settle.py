@@ -140,11 +140,13 @@ class Settler:
                 by_statement[asked[0].name, asked[1].queue].append((ending, asked[1]))
         for (name, _), endings in by_statement.items():
             await self._change(TRANSITIONS[name], endings)
-        ended = self._hand.take_ended_claims()
+        ended = list(self._hand.ended_claims)
         try:
             await self._leases.forget(ended)
         except DatabaseError:
             logger.debug("%d ended claims are left to the sweep", len(ended))
+        # Only now: had this been cancelled, the worker's farewell would see to them.
+        del self._hand.ended_claims[: len(ended)]
 
     async def _change(
         self, transition: Transition, endings: Sequence[tuple[Ending, Change]]

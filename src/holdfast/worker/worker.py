@@ -353,7 +353,7 @@ class QueueManager:
             return
         with suppress(DatabaseError, TimeoutError):
             async with asyncio.timeout(_GRACE):
-                await store.leases.forget(self._hand.take_ended_claims())
+                await store.leases.forget(self._hand.ended_claims)
                 await store.leases.farewell(self.id)
 
     async def _close(self, forks: Iterable[Store]) -> None:

@@ -61,6 +61,7 @@ class Nemesis:
         await self._await_return(pid, jobs)
         self._note("killed", number, jobs, began)
         self._say(f"… its {_jobs(len(jobs))} came back and were taken up by the others.")
+        await self._await_end(jobs)
 
     async def freeze(self, number: int) -> None:
         pid = await self._await_busy(number)
@@ -81,6 +82,7 @@ class Nemesis:
         await self._until(self._some_refused, seconds=10)
         refused = len(refusals(self._directory))
         self._say(f"… {refused} late writes were refused: what the new owner wrote stands.")
+        await self._await_end(jobs)
 
     async def poison(self, producer: Producer) -> None:
         self._poisoning = True
@@ -135,6 +137,15 @@ class Nemesis:
             )
 
         await self._until(returned)
+
+    async def _await_end(self, jobs: tuple[JobId, ...]) -> None:
+        """So that no job is struck twice: it would be suspected, and run alone from then on."""
+
+        async def ended() -> bool:
+            found = await self._hf.queries.get_jobs(jobs)
+            return not any(job.entrypoint == SLOW for job in found)
+
+        await self._until(ended)
 
     async def _some_refused(self) -> bool:
         return bool(refusals(self._directory))

@@ -67,14 +67,16 @@ class PostgresJobs:
         found: Sequence[rows.Row] = ()
         for remaining in reversed(range(_REQUEUE_TRIES)):
             try:
-                found = await self._runner.run(
-                    Verb.REQUEUE,
-                    ids=sorted(set(ids)),
-                    actor=actor,
-                    reason=reason,
-                    max_attempts=max_attempts,
-                    channel=self._channel,
-                )
+                # In a caller's transaction this is a savepoint, which a second look needs.
+                async with self._runner.driver.transaction() as tx:
+                    found = await self._runner.over(tx).run(
+                        Verb.REQUEUE,
+                        ids=sorted(set(ids)),
+                        actor=actor,
+                        reason=reason,
+                        max_attempts=max_attempts,
+                        channel=self._channel,
+                    )
                 break
             except DuplicateJobError:
                 # Somebody enqueued the key between our look and our write: look again.

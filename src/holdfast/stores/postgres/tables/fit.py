@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from holdfast.errors import DatabaseError, InvalidInput
-from holdfast.table import OPTIONAL, REQUIRED, TableQueue, order_column
+from holdfast.table import OPTIONAL, REQUIRED, TableQueue, order_item
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.drivers.base import Driver
 
 _COLUMNS = """
-select a.attname::text, format_type(a.atttypid, null), format_type(a.atttypid, a.atttypmod)
+select a.attname::text, format_type(a.atttypid, null), format_type(a.atttypid, a.atttypmod),
+       a.attnotnull
 from pg_attribute a
 where a.attrelid = to_regclass($1) and a.attnum > 0 and not a.attisdropped
 order by a.attnum
@@ -20,9 +21,9 @@ order by a.attnum
 _INDEXES = """
 select i.indexrelid::regclass::text, i.indisunique and i.indpred is null and i.indimmediate,
        array(
-           select a.attname::text
+           select coalesce(a.attname::text, '')
            from unnest(i.indkey::int[]) with ordinality as k(attnum, n)
-           join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+           left join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
            where k.n <= i.indnkeyatts
            order by k.n
        )
@@ -82,6 +83,10 @@ class Fit:
     key_type: str
     parts: dict[str, str]
     """The column of each part that the table has."""
+    lengths: dict[str, str] = field(default_factory=dict)
+    """The type of each column of text that cannot take every text."""
+    json: frozenset[str] = frozenset()
+    """Columns that arrive as JSON text."""
     faults: tuple[Fault, ...] = field(default=())
 
     def demand(self) -> Fit:
@@ -97,7 +102,7 @@ class Fit:
 
 
 def quote(name: str) -> str:
-    return f'"{name}"'
+    return '"{}"'.format(name.replace('"', '""'))
 
 
 def quoted_table(queue: TableQueue) -> str:
@@ -123,11 +128,20 @@ async def fit(driver: Driver, queue: TableQueue) -> Fit:
     faults = [
         *_column_faults(queue, parts, types),
         *_key_faults(queue, types, indexes),
+        *_null_faults(queue, {row[0] for row in found if not row[3]}),
         *_index_faults(queue, types, indexes),
         *await _where_faults(driver, queue),
     ]
     key_type = types.get(queue.key, "bigint")
-    return Fit(queue, tuple(types), key_type, parts, tuple(faults))
+    return Fit(
+        queue,
+        tuple(types),
+        key_type,
+        parts,
+        lengths={row[0]: row[2] for row in found if row[1] == "character varying"},
+        json=frozenset(column for column, kind in types.items() if kind in ("json", "jsonb")),
+        faults=tuple(faults),
+    )
 
 
 def _is_default(queue: TableQueue, part: str) -> bool:
@@ -152,16 +166,18 @@ def _column_faults(queue: TableQueue, parts: dict[str, str], types: dict[str, st
             )
         elif part in _TYPES and types[column] not in _TYPES[part]:
             allowed = " or ".join(_TYPES[part])
+            without = f", or {part}=None to do without" if part in OPTIONAL else ""
             faults.append(
                 Fault(
                     column,
-                    f"column {column!r} ({part}) is {types[column]}, but must be {allowed}",
+                    f"column {column!r} ({part}) is {types[column]}, but must be {allowed}"
+                    f"{without}",
                     f"alter table {quoted_table(queue)} alter column {quote(column)} "
                     f"type {_TYPES[part][0]};",
                     True,
                 )
             )
-    missing = [column for column in map(order_column, queue.order) if column not in types]
+    missing = [column for column, _ in map(order_item, queue.order) if column not in types]
     return faults + [
         Fault(column, f"column {column!r} (order) is missing", None, True) for column in missing
     ]
@@ -195,12 +211,27 @@ def _key_faults(
     return faults
 
 
+def _null_faults(queue: TableQueue, nullable: set[str]) -> list[Fault]:
+    if queue.inactive not in nullable:
+        return []
+    table, column = quoted_table(queue), quote(queue.inactive)
+    return [
+        Fault(
+            queue.inactive,
+            f"column {queue.inactive!r} (inactive) may be null: such a row is never claimed",
+            f"alter table {table} alter column {column} set default false, "
+            f"alter column {column} set not null;",
+            False,
+        )
+    ]
+
+
 def _index_faults(
     queue: TableQueue, types: dict[str, str], indexes: list[tuple[str, bool, list[str]]]
 ) -> list[Fault]:
     """Slow is not wrong: a missing index is told, with its DDL, and does not keep us from work."""
     table = quoted_table(queue)
-    ordering = [order_column(item) for item in queue.ordering]
+    ordering = [order_item(item)[0] for item in queue.ordering]
     wanted = [quote(column) for column in (queue.inactive, queue.claimed_at, *ordering)]
     faults = []
     if not any(ordering[0] in columns for _, _, columns in indexes) and ordering[0] in types:
@@ -229,7 +260,7 @@ async def _where_faults(driver: Driver, queue: TableQueue) -> list[Fault]:
     if queue.where is None:
         return []
     try:
-        await driver.fetch(f"explain select from {quoted_table(queue)} j where ({queue.where})")
+        await driver.fetch(f"explain select from {quoted_table(queue)} j where (\n{queue.where}\n)")
     except DatabaseError as error:
         if error.sqlstate is None:
             raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from holdfast.stores.postgres.render import Statement
     from holdfast.table import TableQueue
 
+logger = logging.getLogger("holdfast.worker")
+
 _RETIRE_EVERY = 60.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -37,9 +41,11 @@ class TableLeases:
         self._doubtful: list[UUID] = []
 
     async def verify(self) -> None:
-        """Raise InvalidInput naming what the table lacks."""
-        self._fit = (await fit(self._driver, self._queue)).demand()
-        self._statements = render(self._fit)
+        """Raise InvalidInput naming what the table lacks; warn of what it could do better with."""
+        found = await self._look()
+        for fault in found.faults:
+            advice = f"; {fault.ddl}" if fault.ddl else ""
+            logger.warning("table %s: %s%s", self._queue.table, fault.message, advice)
 
     async def claim(
         self, wants: Sequence[Want], *, limit: int, worker: str, sweep: bool = False
@@ -52,8 +58,7 @@ class TableLeases:
         self._doubtful.append(token)
         found = await self._run(Verb.CLAIM, limit=limit, worker=worker, token=token)
         self._doubtful.clear()
-        jobs = [self._job(row, token, worker) for row in found]
-        return sorted(jobs, key=lambda job: job.execute_after)
+        return [self._job(row, token, worker) for row in found]
 
     async def next_due(self, wants: Sequence[Want]) -> timedelta | None:
         found = await self._run("next_due")
@@ -109,14 +114,22 @@ class TableLeases:
 
     async def _run(self, name: str, /, **values: object) -> Sequence[Row]:
         if self._fit is None:
-            await self.verify()
+            await self._look()
         statement = self._statements[name]
         values["now"] = self._clock.now()
         return await self._driver.fetch(statement.text, statement.args(values))
 
+    async def _look(self) -> Fit:
+        self._fit = (await fit(self._driver, self._queue)).demand()
+        self._statements = render(self._fit)
+        return self._fit
+
     def _job(self, row: Row, token: UUID, worker: str) -> Job:
         assert self._fit is not None  # noqa: S101 - rows come from statements, which it renders
-        values = dict(zip(self._fit.columns, row, strict=True))
+        values = {
+            column: json.loads(value) if column in self._fit.json and value is not None else value
+            for column, value in zip(self._fit.columns, row, strict=True)
+        }
         parts = {part: values[column] for part, column in self._fit.parts.items()}
         claimed_at = parts["claimed_at"] or _EPOCH
         return Job(
@@ -126,8 +139,8 @@ class TableLeases:
             priority=0,
             status=TRANSITIONS[Verb.CLAIM].target,
             execute_after=parts["due"],
-            attempts=parts["attempts"],
-            recoveries=parts.get("recoveries", 0),
+            attempts=parts["attempts"] or 0,
+            recoveries=parts.get("recoveries") or 0,
             max_attempts=parts.get("max_attempts", self._queue.max_attempts),
             max_recoveries=self._queue.max_recoveries,
             dedupe_key=None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holdfast.lifecycle import (
@@ -18,12 +19,15 @@ from holdfast.lifecycle import (
 )
 from holdfast.stores.postgres.render import Statement, number, template
 from holdfast.stores.postgres.tables.fit import Fit, quote, quoted_table
+from holdfast.table import order_item
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _NO_CAP = 2147483647
 _FINAL_WORDS = {status: str(status) for status in Status}
+_WHERE, _COLUMNS = "/* where */", "/* columns */"
+"""Stand for what is the user's while `:name` is numbered: it may hold colons of its own."""
 
 
 class TableWords:
@@ -38,6 +42,15 @@ class TableWords:
 
     def has(self, part: str) -> bool:
         return part in self._fit.parts
+
+    def counter(self, part: str) -> str:
+        """A number that a row of somebody else's making may lack."""
+        return f"coalesce({self.column(part)}, 0)"
+
+    def fitted(self, part: str, text: str) -> str:
+        """A text cut to what its column takes: an outcome must not be refused for its length."""
+        kind = self._fit.lengths.get(self._fit.parts.get(part, ""))
+        return f"({text})::{kind}" if kind else text
 
     def item(self, name: str, kind: str) -> str:
         # Sorted by code point on our side, so not by the column's collation here.
@@ -54,38 +67,61 @@ class TableWords:
         return f"{self.column('inactive')} = false and {self.column('claimed_at')} is not null"
 
     @property
+    def order(self) -> str:
+        """The key at the end makes it the same order every time."""
+        items = map(order_item, self._queue.ordering)
+        return ", ".join([*(f"j.{quote(name)}{way}" for name, way in items), self.column("key")])
+
+    @property
     def cap(self) -> str:
         if self.has("max_attempts"):
             return f"coalesce({self.column('max_attempts')}, {_NO_CAP})"
         return str(self._queue.max_attempts or _NO_CAP)
 
     @property
-    def failed(self) -> str:
-        """Of an inactive row: it was retired, as far as the table can tell."""
+    def retired(self) -> str:
+        """The row is a case file, as far as the table can tell."""
+        inactive = f"{self.column('inactive')} and {self.column('claimed_at')} is null"
+        return f"({inactive} and {self._failed})"
+
+    @property
+    def _failed(self) -> str:
+        """Of an inactive row: the last that happened to it was a failure, not success."""
         if self.has("outcome"):
             return f"coalesce({self.column('outcome')} = '{RETIRE_STALE.target}', false)"
-        return f"{self.column('attempts')} >= {self.cap}"
+        signs = [f"{self.counter('attempts')} >= {self.cap}"]
+        if self.has("recoveries"):
+            signs.append(f"{self.counter('recoveries')} >= {self._queue.max_recoveries}")
+        if self.has("last_error_at") and self.has("updated_at"):
+            error, update = self.column("last_error_at"), self.column("updated_at")
+            signs.append(f"coalesce({error} >= {update}, false)")
+        return f"({' or '.join(signs)})"
 
     @property
     def spent(self) -> str:
         """A recovery counts as an attempt where the table has no place to count it."""
         if self.has("recoveries"):
-            return f"{self.column('recoveries')} + 1 >= {self._queue.max_recoveries}"
-        return f"{self.column('attempts')} + 1 >= {self.cap}"
+            return f"{self.counter('recoveries')} + 1 >= {self._queue.max_recoveries}"
+        return f"{self.counter('attempts')} + 1 >= {self.cap}"
 
     @property
-    def stale(self) -> str:
+    def quiet(self) -> str:
+        """Neither claimed nor renewed within a lease."""
         claimed = self.column("claimed_at")
         beat = (
             f"coalesce({self.column('heartbeat')}, {claimed})" if self.has("heartbeat") else claimed
         )
-        by = f"{self.column('claimed_by')} = :worker::text" if self.has("claimed_by") else "false"
         old = "(select now from clock) - :lease::interval"
-        quiet = f"{claimed} <= {old} and {beat} <= {old}"
-        return f"case when :worker::text is null then {quiet} else {by} end"
+        return f"{claimed} <= {old} and {beat} <= {old}"
+
+    @property
+    def stale(self) -> str:
+        worker = self.fitted("claimed_by", ":worker::text")
+        by = f"{self.column('claimed_by')} = {worker}" if self.has("claimed_by") else "false"
+        return f"case when :worker::text is null then {self.quiet} else {by} end"
 
     def guard(self, guard: Guard) -> str:
-        attempts = self.column("attempts")
+        attempts = self.counter("attempts")
         return {
             Guard.OWNED: f"{self.column('claim_token')} = {self.item('tokens', 'uuid')}",
             Guard.DUE: f"{self.column('due')} <= (select now from clock)",
@@ -129,7 +165,7 @@ class TableWords:
         renders: dict[Effect, Callable[[], dict[str, str]]] = {
             Effect.TAKE_LEASE: lambda: {
                 "claim_token": ":token::uuid",
-                "claimed_by": ":worker::text",
+                "claimed_by": self.fitted("claimed_by", ":worker::text"),
                 "claimed_at": "clock.now",
                 "heartbeat": "clock.now",
             },
@@ -140,11 +176,11 @@ class TableWords:
             Effect.FREE_LEASE: lambda: dict.fromkeys(
                 ("claim_token", "claimed_by", "claimed_at", "heartbeat"), "null"
             ),
-            Effect.COUNT_ATTEMPT: lambda: {"attempts": f"{self.column('attempts')} + 1"},
+            Effect.COUNT_ATTEMPT: lambda: {"attempts": f"{self.counter('attempts')} + 1"},
             Effect.COUNT_RECOVERY: lambda: (
-                {"recoveries": f"{self.column('recoveries')} + 1"}
+                {"recoveries": f"{self.counter('recoveries')} + 1"}
                 if self.has("recoveries")
-                else {"attempts": f"{self.column('attempts')} + 1"}
+                else {"attempts": f"{self.counter('attempts')} + 1"}
             ),
             Effect.RESET_COUNTERS: lambda: {"attempts": "0", "recoveries": "0"},
             Effect.DELAY: lambda: {
@@ -153,12 +189,14 @@ class TableWords:
             },
             Effect.DUE_NOW: lambda: {"due": "clock.now"},
             Effect.NOTE_ERROR: lambda: {
-                "last_error": self.item("errors", "text"),
+                "last_error": self.fitted("last_error", self.item("errors", "text")),
                 "last_error_at": "clock.now",
             },
             Effect.NOTE_STALE: lambda: (
                 {
-                    "last_error": f"coalesce({self.column('last_error')}, '{STALE_ERROR}')",
+                    "last_error": self.fitted(
+                        "last_error", f"coalesce({self.column('last_error')}, '{STALE_ERROR}')"
+                    ),
                     "last_error_at": "clock.now",
                 }
                 if self.has("last_error")
@@ -174,37 +212,18 @@ class TableWords:
 def render(fit: Fit) -> dict[str, Statement]:
     """Every statement that runs against the table, by name."""
     words = TableWords(fit)
-    queue = fit.queue
-    common = {
-        "table": quoted_table(queue),
-        "key": words.column("key"),
-        "key_type": fit.key_type,
-        "due": words.column("due"),
-        "claimed_at": words.column("claimed_at"),
-        "claim_token": words.column("claim_token"),
-        "inactive": words.column("inactive"),
-        "attempts": words.column("attempts"),
-        "claimed_by": words.column("claimed_by") if words.has("claimed_by") else "null",
-        "last_error": words.column("last_error") if words.has("last_error") else "null",
-        "failed": words.failed,
-        "waiting": words.waiting,
-        "picked": words.picked,
-        "where": f"and ({queue.where})" if queue.where else "",
-        "order": ", ".join(
-            [*(f"j.{item}" for item in _quoted(queue.ordering)), words.column("key")]
-        ),
-        "columns": ", ".join(f"j.{quote(column)}" for column in fit.columns),
-        "stale": words.stale,
-        "spent": words.spent,
-        "recover": words.sets(TRANSITIONS[Verb.RECOVER]),
-        "retire": words.sets(RETIRE_STALE),
-    }
+    common = _common(words, fit)
+    theirs = _theirs(fit)
 
     def fill(name: str, file: str, transition: Transition | None = None) -> Statement:
         parts = dict(common)
         if transition is not None:
             parts |= {"guards": words.guards(transition), "sets": words.sets(transition)}
-        return number(name, template(f"table/{file}").format(**parts))
+        statement = number(name, template(f"table/{file}").format(**parts))
+        text = statement.text
+        for mark, meant in theirs.items():
+            text = text.replace(mark, meant)
+        return replace(statement, text=text)
 
     changes = [row for row in TRANSITIONS.values() if Guard.OWNED in row.guards]
     return {
@@ -222,10 +241,35 @@ def render(fit: Fit) -> dict[str, Statement]:
     }
 
 
-def _quoted(ordering: tuple[str, ...]) -> list[str]:
-    return [f"{quote(name)}{rest}" for name, rest in (_split(item.strip()) for item in ordering)]
+def _common(words: TableWords, fit: Fit) -> dict[str, str]:
+    """What the templates call the table and its columns."""
+    return {
+        "table": quoted_table(fit.queue),
+        "key": words.column("key"),
+        "key_type": fit.key_type,
+        "due": words.column("due"),
+        "claimed_at": words.column("claimed_at"),
+        "claim_token": words.column("claim_token"),
+        "inactive": words.column("inactive"),
+        "attempts": words.counter("attempts"),
+        "claimed_by": words.column("claimed_by") if words.has("claimed_by") else "null",
+        "last_error": words.column("last_error") if words.has("last_error") else "null",
+        "retired": words.retired,
+        "quiet": words.quiet,
+        "waiting": words.waiting,
+        "picked": words.picked,
+        "where": _WHERE,
+        "columns": _COLUMNS,
+        "order": words.order,
+        "stale": words.stale,
+        "spent": words.spent,
+        "recover": words.sets(TRANSITIONS[Verb.RECOVER]),
+        "retire": words.sets(RETIRE_STALE),
+    }
 
 
-def _split(item: str) -> tuple[str, str]:
-    name, _, rest = item.partition(" ")
-    return name, f" {rest}" if rest else ""
+def _theirs(fit: Fit) -> dict[str, str]:
+    return {
+        _WHERE: f"and (\n{fit.queue.where}\n)" if fit.queue.where else "",
+        _COLUMNS: ", ".join(f"j.{quote(column)}" for column in fit.columns),
+    }

@@ -1,5 +1,5 @@
 -- Leases due rows of a user's table, in the order that its queue declares.
--- Promise: at most `limit` rows, none that somebody else has locked.
+-- Promise: at most `limit` rows, none that somebody else has locked, first things first.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 ),
@@ -10,9 +10,15 @@ due as materialized (
     order by {order}
     limit :limit::integer
     for update skip locked
+),
+leased as (
+    update {table} j
+    set {sets}
+    from clock
+    where {key} = any(array(select key from due))
+    returning {columns}
 )
-update {table} j
-set {sets}
-from clock
-where {key} = any(array(select key from due))
-returning {columns}
+select {columns}
+from leased j
+join unnest(array(select key from due)) with ordinality as d (key, place) on d.key = {key}
+order by d.place

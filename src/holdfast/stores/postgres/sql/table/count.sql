@@ -2,9 +2,10 @@
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 )
-select count(*) filter (where {waiting} and {due} <= clock.now),
-       count(*) filter (where {waiting} and {due} > clock.now),
-       count(*) filter (where {picked}),
-       count(*) filter (where {inactive} and {failed}),
-       count(*) filter (where {inactive} and not ({failed}))
-from {table} j, clock
+select count(*) filter (where {waiting} and {due} <= (select now from clock)),
+       count(*) filter (where {waiting} and {due} > (select now from clock)),
+       count(*) filter (where {claimed_at} is not null),
+       count(*) filter (where {retired}),
+       count(*) filter (where {inactive} and {claimed_at} is null and not {retired})
+from {table} j
+where true {where}

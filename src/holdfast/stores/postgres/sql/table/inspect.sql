@@ -5,18 +5,17 @@ with clock as materialized (
 )
 select {key}::text,
        case
-           when {inactive} and {failed} then 'retired'
-           when {claimed_at} is not null and {claimed_at} <= clock.now - :lease::interval
-               then 'stuck'
+           when {claimed_at} is not null and {quiet} then 'stuck'
            when {claimed_at} is not null then 'claimed'
+           when {inactive} then 'retired'
            else 'retrying'
        end as state,
        {claimed_by}::text,
-       clock.now - {claimed_at},
+       (select now from clock) - {claimed_at},
        {attempts},
        {last_error}::text,
        {due}
-from {table} j, clock
-where ({claimed_at} is not null or {attempts} > 0) and not ({inactive} and not ({failed}))
+from {table} j
+where ({claimed_at} is not null or {retired} or ({inactive} = false and {attempts} > 0)) {where}
 order by {claimed_at} nulls last, {due}
 limit :limit::integer

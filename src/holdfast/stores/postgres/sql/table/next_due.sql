@@ -2,8 +2,8 @@
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 )
-select {due} - clock.now
-from {table} j, clock
-where {waiting} and {due} > clock.now {where}
+select {due} - (select now from clock)
+from {table} j
+where {waiting} and {due} > (select now from clock) {where}
 order by {due}
 limit 1

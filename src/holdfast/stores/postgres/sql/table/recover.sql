@@ -5,7 +5,7 @@ with clock as materialized (
 stale as materialized (
     select {key} as key, {spent} as spent
     from {table} j
-    where {picked} and {stale}
+    where {picked} and {stale} {where}
     order by {claimed_at}
     limit :limit::integer
     for update skip locked

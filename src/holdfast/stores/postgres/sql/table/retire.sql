@@ -5,7 +5,7 @@ with clock as materialized (
 spent as materialized (
     select {key} as key
     from {table} j
-    where {guards}
+    where {guards} {where}
     limit :limit::integer
     for update skip locked
 )
