@@ -53,7 +53,7 @@ async def test_eight_processes_never_exceed_a_limit(pg18: Database, tmp_path: Pa
 
         log = await crew.log()
         assert len(log) == len(jobs)
-        of_kind = dict(zip(jobs, kinds, strict=True))
+        of_kind: dict[int, str] = dict(zip(jobs, kinds, strict=True))
         for kind, limit in (("limited", 2), ("serial", 1)):
             leases = [entry for entry in log if entry.entrypoint == kind]
             assert most_leased_at_once(leases) <= limit

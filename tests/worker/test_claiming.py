@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -111,10 +111,12 @@ async def test_a_higher_priority_overtakes_a_backlog(hf: Holdfast) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "limit"), [({"concurrency_limit": 2}, 2), ({"serialized_dispatch": True}, 1)]
+    ("rules", "limit"),
+    [({"concurrency_limit": 2}, 2), ({"serialized_dispatch": True}, 1)],
+    ids=["limit", "serialized"],
 )
 async def test_a_limited_entrypoint_never_exceeds_its_limit_and_holds_nobody_up(
-    new_worker: NewWorker, rules: dict[str, int], limit: int
+    new_worker: NewWorker, rules: dict[str, Any], limit: int
 ) -> None:
     workers = [new_worker(), new_worker()]
     limited, free = Gauge(), Gauge()

@@ -101,9 +101,10 @@ async def applied(driver: Driver, names: Names) -> list[int]:
 
 
 async def _lock(tx: Driver, names: Names) -> None:
+    """One at a time whatever the prefix: two would both create the schema, and one would fail."""
     await tx.fetch(
         "select pg_advisory_xact_lock(hashtextextended($1, 0))",
-        [f"holdfast migrate {names.table()}"],
+        [f"holdfast migrate {names.schema}"],
         timeout=60,
     )
 
@@ -156,6 +157,6 @@ async def verify(driver: Driver, names: Names) -> int:
     if done[-1] > newest:
         raise SchemaTooNew(
             f"the tables under {where} are at version {done[-1]}, this Holdfast knows {newest}; "
-            f"update the holdfast package of this worker"
+            f"run `pip install --upgrade holdfast` where this worker runs"
         )
     return done[-1]

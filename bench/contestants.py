@@ -1,0 +1,97 @@
+"""Who is measured: how each is installed and started, and how its tables show unfinished work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+SUBJECTS = Path(__file__).parent / "subjects"
+
+_PRODUCING = frozenset({"enqueue_single", "enqueue_concurrent", "enqueue_producers"})
+_WATCHING = frozenset(
+    {"latency_p50", "latency_p99", "idle_statements", "idle_cpu", "idle_rss", "busy_rss"}
+)
+_LASTING = frozenset({"steady_first", "steady_worst", "xmin_first", "xmin_last"})
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A subject of the benchmark."""
+
+    name: str
+    script: str
+    unfinished: str
+    """A condition with its table: the jobs that are due and not finished."""
+    kind: Literal["own", "python", "node"] = "python"
+    requirements: tuple[str, ...] = ()
+    skips: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def path(self) -> Path:
+        return SUBJECTS / self.script
+
+
+_OURS = "holdfast where held_at is null and execute_after <= clock_timestamp()"
+
+CONTESTANTS = {
+    contestant.name: contestant
+    for contestant in (
+        Contestant("holdfast", "holdfast_subject.py", _OURS, "own"),
+        Contestant(
+            "limit",
+            "limit.py",
+            _OURS,
+            "own",
+            # It has no handlers, sleeps no better than a loop can, and has nothing to configure.
+            skips=_PRODUCING
+            | _WATCHING
+            | _LASTING
+            | {"drain_defaults", "work_5ms", "telemetry_on"},
+        ),
+        Contestant(
+            "pgqueuer",
+            "pgqueuer_subject.py",
+            "pgqueuer where status in ('queued', 'picked') and execute_after <= clock_timestamp()",
+            requirements=("pgqueuer", "asyncpg", "uvloop"),
+        ),
+        Contestant(
+            "graphile-worker",
+            "graphile_worker_subject.mjs",
+            "graphile_worker._private_jobs"
+            " where attempts < max_attempts and run_at <= clock_timestamp()",
+            "node",
+            ("graphile-worker",),
+        ),
+        Contestant(
+            "pg-boss",
+            "pg_boss_subject.mjs",
+            "pgboss.job where state < 'completed' and start_after <= clock_timestamp()",
+            "node",
+            ("pg-boss",),
+        ),
+        Contestant(
+            "chancy",
+            "chancy_subject.py",
+            "chancy_jobs where state in ('pending', 'running', 'retrying')"
+            " and scheduled_at <= clock_timestamp()",
+            requirements=("chancy", "psycopg[binary]", "uvloop"),
+        ),
+        Contestant(
+            "procrastinate",
+            "procrastinate_subject.py",
+            "procrastinate_jobs where status in ('todo', 'doing')"
+            " and (scheduled_at is null or scheduled_at <= clock_timestamp())",
+            requirements=("procrastinate", "psycopg[binary]", "uvloop"),
+        ),
+        Contestant(
+            "saq",
+            "saq_subject.py",
+            "saq_jobs where status in ('new', 'queued', 'active')"
+            " and scheduled <= extract(epoch from clock_timestamp())",
+            requirements=("saq[postgres]", "psycopg[binary]", "uvloop"),
+        ),
+    )
+}
+
+QUICK = ("holdfast", "limit", "pgqueuer")

@@ -1,0 +1,160 @@
+"""How fast waiting jobs are worked off, and what each costs."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bench.process import Process, SubjectFailed, wait_until
+from bench.stage import filled
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bench.contestants import Contestant
+    from bench.stage import Stage
+
+_START = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    jobs: int
+    seconds: float
+    worker_cpu: float
+    server_cpu: float
+    wal: int
+    megabytes: float
+
+    @property
+    def rate(self) -> float:
+        return self.jobs / self.seconds
+
+
+def one(stage: Stage, subject: Contestant) -> dict[str, float]:
+    done = _drain_waiting(stage, subject)
+    stage.note(
+        "cpu_per_job",
+        subject,
+        {
+            "worker": done.worker_cpu / done.jobs * 1e6,
+            "postgresql": done.server_cpu / done.jobs * 1e6,
+        },
+    )
+    return {
+        "drain_1": done.rate,
+        "busy_rss": done.megabytes,
+        "cpu_per_job": (done.worker_cpu + done.server_cpu) / done.jobs * 1e6,
+        "wal_per_job": done.wal / done.jobs,
+    }
+
+
+def two(stage: Stage, subject: Contestant) -> dict[str, float]:
+    return {"drain_2": _drain_waiting(stage, subject, processes=2).rate}
+
+
+def defaults(stage: Stage, subject: Contestant) -> dict[str, float]:
+    return {"drain_defaults": _drain_waiting(stage, subject, mode="defaults").rate}
+
+
+def telemetry(stage: Stage, subject: Contestant) -> dict[str, float]:
+    return {"telemetry_on": _drain_waiting(stage, subject, telemetry=True).rate}
+
+
+def work_5ms(stage: Stage, subject: Contestant) -> dict[str, float]:
+    count, seconds = stage.sizes.nap, stage.sizes.nap_seconds
+
+    def fill(process: Process) -> None:
+        filled(process, count, stage.sizes.fill_seconds, task="nap")
+
+    with stage.database(subject, "naps", fill) as database:
+        done = drain(stage, subject, database, count, seconds, mode="slots", task="nap")
+    return {"work_5ms": done.rate}
+
+
+def clutter(stage: Stage, subject: Contestant) -> dict[str, float]:
+    """Beside deferred jobs and jobs that failed for good and were kept."""
+    sizes = stage.sizes
+
+    def fill(process: Process) -> None:
+        filled(process, sizes.lying, sizes.fill_seconds, task="fail")
+        process.ask("work", task="fail")
+        wait_until(
+            lambda: process.done >= sizes.lying,
+            patience=sizes.fill_seconds,
+            what=f"{subject.name}: {sizes.lying:,} failures",
+        )
+        # Outcomes are written after the handlers have ended.
+        time.sleep(3.0)
+        filled(process, sizes.lying, sizes.fill_seconds, delay=86400.0)
+        filled(process, sizes.drain, sizes.fill_seconds)
+
+    with stage.database(subject, "clutter", fill) as database:
+        done = drain(stage, subject, database, sizes.drain, sizes.drain_seconds)
+    return {"clutter": done.rate}
+
+
+def _drain_waiting(stage: Stage, subject: Contestant, **options: Any) -> Drained:
+    count = stage.sizes.drain
+
+    def fill(process: Process) -> None:
+        filled(process, count, stage.sizes.fill_seconds)
+
+    with stage.database(subject, "waiting", fill) as database:
+        return drain(stage, subject, database, count, stage.sizes.drain_seconds, **options)
+
+
+def drain(
+    stage: Stage,
+    subject: Contestant,
+    database: str,
+    count: int,
+    seconds: float,
+    *,
+    processes: int = 1,
+    **work: Any,
+) -> Drained:
+    """From the first handler until the table is empty, or until the time is up."""
+    with ExitStack() as stack:
+        wal, server_cpu = stage.server.wal_position(), stage.server.cpu_seconds()
+        crew = [stack.enter_context(stage.start(subject, database)) for _ in range(processes)]
+        worker_cpu = sum(process.cpu_seconds() for process in crew)
+        for process in crew:
+            process.tell("work", **work)
+        for process in crew:
+            process.answer(_START)
+        first, megabytes = _watch(crew, count, seconds)
+        done = sum(process.done for process in crew)
+        if done > count:
+            raise SubjectFailed(f"{subject.name}: {count:,} jobs, but {done:,} runs of handlers")
+        if done == count:
+            stage.await_empty(subject, database)
+        return Drained(
+            jobs=done,
+            seconds=time.monotonic() - first,
+            worker_cpu=sum(process.cpu_seconds() for process in crew) - worker_cpu,
+            server_cpu=stage.server.cpu_seconds() - server_cpu,
+            wal=stage.server.wal_position() - wal,
+            megabytes=megabytes,
+        )
+
+
+def _watch(crew: Sequence[Process], count: int, seconds: float) -> tuple[float, float]:
+    """Until all is done or the time is up; when the first handler began, and the most memory."""
+    wait_until(
+        lambda: any(process.check() or process.first is not None for process in crew),
+        patience=_START,
+        what=f"{crew[0].name}: the first job",
+    )
+    first = min(process.first for process in crew if process.first is not None)
+    megabytes, looked = 0.0, 0.0
+    while sum(process.done for process in crew) < count and time.monotonic() - first < seconds:
+        for process in crew:
+            process.check()
+        if time.monotonic() - looked > 0.2:
+            looked = time.monotonic()
+            megabytes = max(megabytes, *(process.megabytes() for process in crew))
+        time.sleep(0.005)
+    return first, megabytes

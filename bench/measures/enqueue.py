@@ -1,0 +1,85 @@
+"""How fast jobs get in."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bench.contestants import Contestant
+    from bench.stage import Stage
+
+BATCH = 1000
+TASKS = 200
+CONNECTIONS = 20
+PRODUCERS = 8
+
+
+def single(stage: Stage, subject: Contestant) -> dict[str, float]:
+    """One after the other on one connection."""
+    sizes = stage.sizes
+    with stage.database(subject) as database, stage.start(subject, database) as process:
+        process.ask("connect", connections=1)
+        done = process.ask("single", count=sizes.single, seconds=sizes.enqueue_seconds)
+        stage.expect(subject, database, done["count"])
+    return {"enqueue_single": rate(done)}
+
+
+def bulk(stage: Stage, subject: Contestant) -> dict[str, float]:
+    """In batches, ids returned."""
+    sizes = stage.sizes
+    with stage.database(subject) as database, stage.start(subject, database) as process:
+        process.ask("connect", connections=1)
+        done = process.ask(
+            "bulk", count=sizes.bulk, seconds=sizes.enqueue_seconds, batch=BATCH, patience=120
+        )
+        stage.expect(subject, database, done["count"])
+    return {"enqueue_bulk": rate(done)}
+
+
+def concurrent(stage: Stage, subject: Contestant) -> dict[str, float]:
+    """Single enqueues, each awaited, from many tasks of one process."""
+    sizes = stage.sizes
+    with stage.database(subject) as database, stage.start(subject, database) as process:
+        process.ask("connect", connections=CONNECTIONS)
+        done = process.ask(
+            "concurrent",
+            count=sizes.concurrent,
+            seconds=sizes.enqueue_seconds,
+            tasks=TASKS,
+            connections=CONNECTIONS,
+        )
+        stage.expect(subject, database, done["count"])
+    return {"enqueue_concurrent": rate(done)}
+
+
+def producers(stage: Stage, subject: Contestant) -> dict[str, float]:
+    """Processes that commit singles while a worker listens; for us also without NOTIFY."""
+    if subject.name == "holdfast":
+        quiet = _produce(stage, subject, "--quiet")
+        stage.note("enqueue_producers without NOTIFY", subject, quiet)
+    return {"enqueue_producers": _produce(stage, subject)}
+
+
+def _produce(stage: Stage, subject: Contestant, *options: str) -> float:
+    sizes = stage.sizes
+    with ExitStack() as stack:
+        database = stack.enter_context(stage.database(subject))
+        worker = stack.enter_context(stage.start(subject, database))
+        worker.ask("work")
+        crew = [
+            stack.enter_context(stage.start(subject, database, *options)) for _ in range(PRODUCERS)
+        ]
+        for producer in crew:
+            producer.ask("connect", connections=1)
+        for producer in crew:
+            producer.tell("single", count=sizes.produced, seconds=sizes.enqueue_seconds)
+        done = [producer.answer(60.0) for producer in crew]
+        worker.check()
+        stage.await_empty(subject, database, patience=120.0)
+    began, ended = min(one["began"] for one in done), max(one["ended"] for one in done)
+    return float(sum(one["count"] for one in done)) / (ended - began)
+
+
+def rate(done: dict[str, float]) -> float:
+    return done["count"] / (done["ended"] - done["began"])

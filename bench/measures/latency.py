@@ -1,0 +1,36 @@
+"""How long an idle worker takes from the call of enqueue to the start of the handler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bench.process import wait_until
+from bench.results import percentile
+
+if TYPE_CHECKING:
+    from bench.contestants import Contestant
+    from bench.stage import Stage
+
+_WARM_UP = 20
+_GAP = 0.02
+_PATIENCE = 120.0
+
+
+def latency(stage: Stage, subject: Contestant) -> dict[str, float]:
+    probes = stage.sizes.probes + _WARM_UP
+    with (
+        stage.database(subject) as database,
+        stage.start(subject, database) as producer,
+        stage.start(subject, database) as worker,
+    ):
+        worker.ask("work", task="stamp")
+        producer.ask("probe", count=probes, gap=_GAP, patience=_PATIENCE)
+        wait_until(
+            lambda: worker.check() or worker.done >= probes,
+            patience=_PATIENCE,
+            what=f"{subject.name}: the last probe",
+        )
+        seconds = worker.ask("latencies")[_WARM_UP:]
+    p50, p95, p99 = (percentile(seconds, percent) * 1000 for percent in (50, 95, 99))
+    stage.note("latency", subject, {"p50": p50, "p95": p95, "p99": p99})
+    return {"latency_p50": p50, "latency_p99": p99}

@@ -1,0 +1,120 @@
+"""Where a measure runs: a database of its own, and processes of the subject that end with it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import TYPE_CHECKING
+
+from bench.process import Process, SubjectFailed, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from bench.contestants import Contestant
+    from bench.envs import Installed
+    from bench.plan import Sizes
+    from bench.server import Server
+
+_serial = itertools.count(1)
+
+
+class Stage:
+    """What the measures share in one run."""
+
+    def __init__(
+        self, server: Server, sizes: Sizes, installed: Mapping[str, Installed], logs: Path
+    ) -> None:
+        self.server = server
+        self.sizes = sizes
+        self._installed = installed
+        self._logs = logs
+        self._templates: set[str] = set()
+        self.details: dict[str, list[object]] = {}
+        """What results.json has no place for, by measure and subject."""
+
+    @contextlib.contextmanager
+    def start(self, subject: Contestant, database: str, *options: str) -> Iterator[Process]:
+        log = self._logs / f"{subject.name}.log"
+        dsn = self.server.dsn(database)
+        with Process(subject.name, self._installed[subject.name], dsn, log, *options) as process:
+            yield process
+
+    @contextlib.contextmanager
+    def database(
+        self,
+        subject: Contestant,
+        key: str = "empty",
+        fill: Callable[[Process], None] | None = None,
+        *,
+        large: bool = False,
+    ) -> Iterator[str]:
+        """A database with the subject's tables and, with `key`, with what `fill` put there once."""
+        template = self._template(subject, key, fill)
+        name = f"run_{next(_serial)}"
+        self.server.create(name, template=template, large=large)
+        try:
+            yield name
+        finally:
+            self.server.drop(name)
+
+    def _template(
+        self, subject: Contestant, key: str, fill: Callable[[Process], None] | None
+    ) -> str:
+        name = f"{subject.name}_{key}"
+        if name in self._templates:
+            return name
+        if fill is None:
+            self.server.create(name)
+        else:
+            self.server.create(name, template=self._template(subject, "empty", None))
+        self._templates.add(name)
+        try:
+            with self.start(subject, name) as process:
+                process.ask("install") if fill is None else fill(process)
+        except BaseException:
+            self._drop(name)
+            raise
+        self.server.ask("vacuum analyze", name)
+        return name
+
+    def forget(self, key: str) -> None:
+        """Drop what was filled under that key, for every subject."""
+        for name in [name for name in self._templates if name.endswith(f"_{key}")]:
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        self._templates.discard(name)
+        self.server.drop(name)
+
+    def unfinished(self, subject: Contestant, database: str) -> int:
+        return int(self.server.ask(f"select count(*) from {subject.unfinished}", database))  # noqa: S608 (a constant of contestants.py)
+
+    def await_empty(self, subject: Contestant, database: str, patience: float = 30.0) -> None:
+        """Until the tables say that every due job is finished."""
+        query = f"select exists (select from {subject.unfinished})"  # noqa: S608 (as above)
+        wait_until(
+            lambda: not self.server.ask(query, database),
+            patience=patience,
+            what=f"{subject.name}: the end of the last jobs in the database",
+        )
+
+    def expect(self, subject: Contestant, database: str, count: float) -> None:
+        """The tables must hold what the subject says it has stored."""
+        found = self.unfinished(subject, database)
+        if found != count:
+            raise SubjectFailed(f"{subject.name}: {count:g} jobs enqueued, {found} in the table")
+
+    def note(self, measure: str, subject: Contestant, detail: object) -> None:
+        self.details.setdefault(f"{measure} {subject.name}", []).append(detail)
+
+
+def filled(process: Process, count: int, seconds: float, **options: object) -> None:
+    """Enqueue that many in bulk; SubjectFailed when they do not come in time."""
+    done = process.ask("bulk", count=count, seconds=seconds, patience=seconds + 60, **options)
+    if done["count"] < count:
+        raise SubjectFailed(
+            f"{process.name}: only {done['count']:,} of {count:,} jobs were enqueued in "
+            f"{seconds:g} s, so this is not measured"
+        )

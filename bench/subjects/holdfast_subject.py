@@ -1,0 +1,109 @@
+"""Holdfast through its public API."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from protocol import TALLY, Spec, Subject, Work, act, serve
+
+from holdfast import Holdfast, Job, NewJob
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "tuned": {"batch_size": 500, "concurrency": 1000},
+    "defaults": {},
+    "slots": {"concurrency": 100},
+}
+
+
+class HoldfastSubject(Subject):
+    notify = True
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn)
+        self._hf: Holdfast | None = None
+
+    async def install(self) -> None:
+        async with Holdfast.connect(self.dsn) as hf:
+            await hf.install()
+
+    async def connect(self, connections: int) -> None:
+        # It decides itself how many connections it uses.
+        self._hf = Holdfast.connect(self.dsn, notify=self.notify)
+        await self._hf.verify()
+
+    @property
+    def hf(self) -> Holdfast:
+        assert self._hf is not None  # noqa: S101 (connect() comes first)
+        return self._hf
+
+    async def one(self, task: str, data: str) -> None:
+        await self.hf.queries.enqueue(task, data.encode())
+
+    async def many(self, specs: Sequence[Spec]) -> int:
+        jobs = [
+            NewJob(
+                spec.task,
+                spec.data.encode(),
+                spec.priority,
+                timedelta(seconds=spec.delay) if spec.delay else None,
+            )
+            for spec in specs
+        ]
+        return len(await self.hf.queries.enqueue_many(jobs))
+
+    async def work(self, work: Work) -> None:
+        async with Holdfast.connect(self.dsn) as hf:
+            for task in work.tasks:
+                register(hf, task)
+            if work.telemetry:
+                instrument(hf)
+            running = asyncio.create_task(hf.run(signals=False, **SETTINGS[work.mode]))
+            await running
+
+
+def register(hf: Holdfast, task: str) -> None:
+    """A handler for the task; what fails is held at once."""
+
+    async def noop(_job: Job) -> None:
+        TALLY.count()
+
+    async def other(job: Job) -> None:
+        await act(task, (job.payload or b"").decode())
+
+    plain = task not in ("nap", "stamp", "fail")
+    hf.entrypoint(task, on_failure="hold")(noop if plain else other)
+
+
+def instrument(hf: Holdfast) -> None:
+    """Metrics and a span for every job, recorded by the SDK; only the sending is left out."""
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+    from holdfast.telemetry.otel import OpenTelemetry
+
+    class Nowhere(SpanExporter):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            return SpanExportResult.SUCCESS
+
+    tracers = TracerProvider()
+    tracers.add_span_processor(BatchSpanProcessor(Nowhere()))
+    hf.instrument(OpenTelemetry(MeterProvider(metric_readers=[InMemoryMetricReader()]), tracers))
+
+
+class QuietHoldfast(HoldfastSubject):
+    """The same without NOTIFY, to see what it costs the producers."""
+
+    notify = False
+
+
+if __name__ == "__main__":
+    import sys
+
+    serve(QuietHoldfast if "--quiet" in sys.argv else HoldfastSubject)

@@ -1,0 +1,57 @@
+-- claim($1 now, $2 relaxed, $3 entrypoints, $4 floors, $5 floor_ids, $6 shares, $7 max_attempts, $8 priority, $9 token, $10 worker, $11 leases, $12 limited, $13 shortest)
+with clock as materialized (
+    select coalesce($1::timestamptz, clock_timestamp()) as now,
+           case when $2::boolean then set_config('synchronous_commit', 'off', true) end
+),
+lane as materialized (
+    select *
+    from unnest(
+        $3::text[], $4::timestamptz[], $5::bigint[],
+        $6::integer[], $7::integer[]
+    ) as l(entrypoint, floor, floor_id, share, max_attempts)
+),
+due as materialized (
+    select c.id, c.spent
+    from lane l
+    cross join lateral (
+        select j.id, j.attempts >= coalesce(j.max_attempts, l.max_attempts, 2147483647) as spent
+        from "holdfast" j
+        where j.held_at is null
+          and j.entrypoint = l.entrypoint
+          and j.priority = $8::integer
+          and (j.execute_after, j.id) > (l.floor, l.floor_id)
+          and j.execute_after <= (select now from clock)
+          and j.status = 'queued'::"holdfast_status"
+        order by j.execute_after, j.id
+        limit l.share
+        for update skip locked
+    ) c
+),
+picked as (
+    update "holdfast" j
+    set status = 'picked'::"holdfast_status", claim_token = $9::uuid, claimed_by = $10::text, claimed_at = clock.now, heartbeat = clock.now, lease = ($11::interval[])[array_position($3::text[], j.entrypoint)], updated = clock.now
+    from clock
+    where j.id = any(array(select id from due where not spent))
+    returning j.id, j.entrypoint, j.payload, j.priority, j.status, j.execute_after, j.attempts, j.recoveries, j.max_attempts, j.max_recoveries, j.dedupe_key, j.headers, j.created, j.updated, j.heartbeat, j.claim_token, j.claimed_by, j.claimed_at, j.lease, j.last_error, j.last_error_at, j.held_at
+),
+retired as (
+    update "holdfast" j
+    set status = 'failed'::"holdfast_status", held_at = clock.now, updated = clock.now
+    from clock
+    where j.id = any(array(select id from due where spent))
+    returning j.id, j.entrypoint, j.payload, j.priority, j.status, j.execute_after, j.attempts, j.recoveries, j.max_attempts, j.max_recoveries, j.dedupe_key, j.headers, j.created, j.updated, j.heartbeat, j.claim_token, j.claimed_by, j.claimed_at, j.lease, j.last_error, j.last_error_at, j.held_at
+),
+retired_log as (
+    insert into "holdfast_log" (job_id, status, entrypoint, priority, attempt, recoveries, reason, created)
+    select id, status, entrypoint, priority, attempts, recoveries, 'max_attempts', updated
+    from retired
+),
+leased as (
+    insert into "holdfast_leases" (token, worker, entrypoint, claimed_at, lease, ids)
+    select $9::uuid, $10::text, $12::text, clock.now, $13::interval, taken.ids
+    from clock, (select array_agg(id) as ids from due where not spent) taken
+    where taken.ids is not null
+)
+select * from picked
+union all
+select * from retired

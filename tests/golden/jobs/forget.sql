@@ -1,0 +1,7 @@
+-- forget($1 tokens)
+with durability as materialized (
+    select set_config('synchronous_commit', 'off', true)
+)
+delete from "holdfast_leases" l
+using durability
+where l.token = any($1::uuid[])

@@ -1,0 +1,8 @@
+-- running($1 entrypoint)
+select count(*)
+from "holdfast_leases" l
+cross join lateral unnest(l.ids) as u(id)
+cross join lateral (
+    select from "holdfast" j where j.id = u.id and j.claim_token = l.token limit 1
+) leased
+where l.entrypoint = $1::text

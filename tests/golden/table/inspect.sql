@@ -1,0 +1,20 @@
+-- inspect($1 now, $2 lease, $3 limit)
+with clock as materialized (
+    select coalesce($1::timestamptz, clock_timestamp()) as now
+)
+select j."id"::text,
+       case
+           when j."claimed_at" is not null and j."claimed_at" <= (select now from clock) - $2::interval and coalesce(j."heartbeat", j."claimed_at") <= (select now from clock) - $2::interval then 'stuck'
+           when j."claimed_at" is not null then 'claimed'
+           when j."inactive" then 'retired'
+           else 'retrying'
+       end as state,
+       j."claimed_by"::text,
+       (select now from clock) - j."claimed_at",
+       coalesce(j."attempts", 0),
+       j."last_error"::text,
+       j."remind_at"
+from "email_snoozes" j
+where (j."claimed_at" is not null or (j."inactive" and j."claimed_at" is null and coalesce(j."outcome" = 'failed', false)) or (j."inactive" = false and coalesce(j."attempts", 0) > 0))
+order by j."claimed_at" nulls last, j."remind_at"
+limit $3::integer

@@ -1,0 +1,181 @@
+"""Statements use their index, whatever moment the statistics were taken at."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.lifecycle import TRANSITIONS, Verb
+from holdfast.models import Held, NewJob, Want
+from holdfast.stores.postgres import render
+from holdfast.stores.postgres.binding import Binding
+from tests.postgres import tables
+from tests.postgres.plans import FILL, FILL_LOG, PICK, Planner, install, nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.servers import Database
+
+BINDING = Binding(tables.NAMES)
+CLAIM, RENEW = TRANSITIONS[Verb.CLAIM], TRANSITIONS[Verb.RENEW]
+
+ROWS = 200_000
+LOAD = f"{FILL.format(rows=ROWS)};{FILL_LOG.format(rows=ROWS)}"
+ANALYZE = "analyze holdfast; analyze holdfast_log; analyze holdfast_leases"
+
+PKEY, READY, HELD = "holdfast_pkey", "holdfast_ready", "holdfast_held"
+DEDUPE, LOG_PKEY, LOG_TIME = "holdfast_dedupe_key", "holdfast_log_pkey", "holdfast_log_time"
+
+INDEXES: dict[str, set[str]] = {
+    "claim": {READY, PKEY},
+    "lanes": {READY},
+    "oldest": {READY},
+    "renew": {PKEY},
+    **{
+        name: {PKEY}
+        for name in ("complete", "fail", "retry", "hold", "release", "retire:last_retry")
+    },
+    "recover": {PKEY},
+    "running": {PKEY},
+    "claimed_under": {PKEY},
+    "forget_ended": {PKEY},
+    "list_running": {PKEY},
+    "requeue": {PKEY, DEDUPE},
+    "cancel": {PKEY},
+    "delete": {PKEY},
+    "edit": {PKEY},
+    "get": {PKEY},
+    "statuses": {PKEY, LOG_PKEY},
+    "history": {LOG_PKEY},
+    "list_held": {HELD},
+    "aggregate": {LOG_TIME},
+}
+"""Of each statement the indexes by which it may reach the queue table and the log."""
+
+BIG = {PKEY, READY, HELD, DEDUPE, LOG_PKEY, LOG_TIME}
+ORDERED = {READY, HELD}
+"""Indexes read for their order, so that nothing is sorted."""
+
+
+HISTORIES = {
+    "never analyzed, then late": [
+        ("never", LOAD + ";" + PICK),
+        ("while some were picked", ANALYZE),
+    ],
+    "analyzed too early": [
+        ("when empty", ANALYZE + ";" + LOAD),
+        ("when all were queued", ANALYZE),
+        ("when nothing was picked", PICK),
+    ],
+}
+"""What happens to the tables, and what can be said then of the moment of their statistics."""
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+def test_no_plan_depends_on_when_the_statistics_were_taken(pg: Database, history: str) -> None:
+    install(pg)
+    faults = []
+    with Planner(pg.dsn) as planner:
+        for moment, script in HISTORIES[history]:
+            planner.run(script)
+            faults += [
+                f"{moment}, {mode} plan of {name}: {fault}"
+                for mode in ("generic", "custom")
+                for name in INDEXES
+                for fault in faults_of(name, planner.explain(name, mode))
+            ]
+    assert faults == []
+
+
+def faults_of(name: str, plan: dict[str, Any]) -> Iterator[str]:
+    """Why the plan reads more than it needs to."""
+    used = set()
+    for node in nodes(plan):
+        if node.kind == "Seq Scan" and node.table in ("holdfast", "holdfast_log"):
+            yield f"scans all of {node.table}"
+        if node.index in BIG:
+            used.add(node.index)
+            if not node.condition and node.index not in ORDERED:
+                yield f"walks all of {node.index}"
+            if node.index in ORDERED and any("Sort" in step for step in node.above):
+                yield f"sorts what {node.index} has in order"
+    if not used <= INDEXES[name]:
+        yield f"uses {used - INDEXES[name]}"
+
+
+def test_a_claim_starts_at_the_floor_of_its_lane(pg: Database) -> None:
+    install(pg)
+    with Planner(pg.dsn) as planner:
+        planner.run(LOAD)
+        for mode in ("generic", "custom"):
+            plan = planner.explain("claim", mode)
+            [walk] = [node for node in nodes(plan) if node.index == READY]
+            for part in ("entrypoint =", "priority =", "ROW(execute_after, id) >"):
+                assert part in walk.condition
+
+
+def test_a_plan_that_reads_too_much_is_noticed(pg18: Database) -> None:
+    install(pg18)
+    with Planner(pg18.dsn) as planner:
+        planner.run(LOAD)
+        rendered = planner.statements["claim"]
+        slow = rendered.text.replace(
+            "j.entrypoint = l.entrypoint", "j.entrypoint || '' = l.entrypoint"
+        )
+        planner.statements._all["claim"] = replace(rendered, text=slow)
+        assert list(faults_of("claim", planner.explain("claim", "custom")))
+
+
+def blocks(plan: dict[str, Any]) -> int:
+    return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
+
+
+def test_a_claim_of_a_hundred_costs_the_same_with_twenty_times_the_backlog(pg: Database) -> None:
+    install(pg)
+    costs = []
+    with Planner(pg.dsn) as planner:
+        for rows in (10_000, ROWS - 10_000):
+            planner.run(FILL.format(rows=rows))
+            planner.run("begin")
+            plan = planner.explain("claim", "generic", "analyze, buffers,")
+            planner.run("rollback")
+            assert plan["Actual Rows"] == 100
+            costs.append(blocks(plan))
+    assert costs[1] < 1.5 * costs[0], costs
+
+
+async def test_a_claim_and_a_renewal_are_heap_only_updates(pg: Database) -> None:
+    """No index is written, though every index of the table is there."""
+    want = Want("mail", lease=timedelta(seconds=30))
+    async with tables.installed(pg.dsn) as (connection, store):
+        await connection.execute("alter table holdfast set (autovacuum_enabled = off)")
+        keys = [NewJob("mail", b"x" * 256, dedupe_key=f"{n}") for n in range(2_000)]
+        await store.jobs.insert(keys, "raise")
+        jobs = await store.leases.claim([want], limit=2_000, worker="w")
+        held = [Held(job.id, job.claim_token) for job in jobs if job.claim_token]
+        assert len(await store.leases.renew(held)) == 2_000
+        await connection.execute("select pg_stat_force_next_flush()")
+        updates, hot = await connection.fetchrow(
+            "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables"
+            " where relid = 'holdfast'::regclass"
+        )
+    assert updates == 4_000
+    assert hot == updates
+
+
+async def test_no_index_mentions_a_column_that_a_claim_or_a_renewal_changes(pg18: Database) -> None:
+    changed = set(
+        re.findall(r"(\w+) = ", render.sets(CLAIM, BINDING) + render.sets(RENEW, BINDING))
+    )
+    assert {"status", "claim_token", "heartbeat", "updated"} <= changed
+    async with tables.installed(pg18.dsn) as (connection, _):
+        definitions = await connection.fetch(
+            "select pg_get_indexdef(indexrelid) from pg_index where indrelid = 'holdfast'::regclass"
+        )
+    for [definition] in definitions:
+        assert changed.isdisjoint(re.findall(r"\w+", definition.partition(" USING ")[2]))

@@ -1,0 +1,112 @@
+"""Whoever does not have the row's token changes nothing, whatever it asks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from holdfast.lifecycle import LIFECYCLE, Guard, Transition, Verb
+from holdfast.models import Held
+from tests.tables.rig import COMPLETE, HOLD, RELEASE, RETRY, SECOND, Bench
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    Past = Callable[[Bench], Awaitable[Held]]
+
+VERBS = [row for row in LIFECYCLE if Guard.OWNED in row.guards]
+
+
+async def never_claimed(table: Bench) -> Held:
+    await table.add(1)
+    return Held(table.kind.key(1), UUID(int=1), table.kind.name)
+
+
+async def of_another(table: Bench) -> Held:
+    await table.add(1, attempts=4)
+    mine = await table.claim_one()
+    return mine._replace(token=UUID(int=1))
+
+
+async def of_no_row(table: Bench) -> Held:
+    await table.add(1)
+    mine = await table.claim_one()
+    return mine._replace(id=table.kind.key(2))
+
+
+async def recovered(table: Bench) -> Held:
+    await table.add(1)
+    mine = await table.claim_one()
+    table.clock.advance(table.kind.queue.lease)
+    assert len((await table.recover()).recovered) == 1
+    return mine
+
+
+async def recovered_and_claimed_again(table: Bench) -> Held:
+    mine = await recovered(table)
+    assert len(await table.claim(worker="worker-2")) == 1
+    return mine
+
+
+async def completed(table: Bench) -> Held:
+    return await _after(table, COMPLETE)
+
+
+async def retried(table: Bench) -> Held:
+    return await _after(table, RETRY)
+
+
+async def put_aside(table: Bench) -> Held:
+    return await _after(table, HOLD)
+
+
+async def handed_back(table: Bench) -> Held:
+    return await _after(table, RELEASE)
+
+
+async def _after(table: Bench, transition: Transition) -> Held:
+    await table.add(1)
+    mine = await table.claim_one()
+    assert await table.change(transition, mine) == {mine}
+    return mine
+
+
+PASTS: list[Past] = [
+    never_claimed,
+    of_another,
+    of_no_row,
+    recovered,
+    recovered_and_claimed_again,
+    completed,
+    retried,
+    put_aside,
+    handed_back,
+]
+
+
+@pytest.mark.parametrize("past", PASTS, ids=lambda past: past.__name__)
+async def test_a_stale_token_changes_nothing_by_any_verb(table: Bench, past: Past) -> None:
+    stale = await past(table)
+    table.clock.advance(SECOND)
+    before = await table.dump()
+    for transition in VERBS:
+        if transition.verb is Verb.RENEW:
+            assert await table.leases.renew([stale]) == set()
+        else:
+            assert await table.change(transition, stale, delay=SECOND, error="late") == set()
+        assert await table.dump() == before, transition.name
+
+
+async def test_one_stale_token_does_not_keep_the_others_from_moving(table: Bench) -> None:
+    await table.add(*range(1, 10))
+    leases = [
+        Held(job.id, job.claim_token or UUID(int=0), job.queue) for job in await table.claim()
+    ]
+    stale = {lease._replace(token=UUID(int=n)) for n, lease in enumerate(leases[::2], start=1)}
+    good = set(leases[1::2])
+    assert await table.leases.renew([*stale, *good]) == good
+    assert await table.change(COMPLETE, *stale, *good) == good
+    rows = [await table.row(number) for number in range(1, 10)]
+    assert sum(row["inactive"] for row in rows) == len(good)
