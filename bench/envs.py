@@ -70,9 +70,7 @@ def _node(contestant: Contestant, place: Path) -> Installed:
     manifest = place / "node_modules" / package / "package.json"
     found = str(json.loads(manifest.read_text())["version"])
     runs_on = _run([str(node), "--version"]).strip()
-    return Installed(
-        (str(node), str(contestant.path)), (str(place),), f"{found} (Node {runs_on})"
-    )
+    return Installed((str(node), str(contestant.path)), (str(place),), f"{found} (Node {runs_on})")
 
 
 def _runtime() -> Path:
@@ -121,5 +119,5 @@ def _run(command: list[str], place: Path | None = None, path: str | None = None)
 def _reason(error: Exception) -> str:
     if isinstance(error, subprocess.CalledProcessError):
         lines = [line for line in error.stderr.splitlines() if "error" in line.lower()]
-        return (lines or [str(error)])[-1].strip()
+        return str((lines or [error])[-1]).strip()
     return str(error)

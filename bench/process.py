@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 import psutil
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from bench.envs import Installed
@@ -29,9 +30,7 @@ class SubjectFailed(Exception):
 class Process:
     """A subject that was started, with the latest of its counts."""
 
-    def __init__(
-        self, name: str, installed: Installed, dsn: str, log: Path, *options: str
-    ) -> None:
+    def __init__(self, name: str, installed: Installed, dsn: str, log: Path, *options: str) -> None:
         self.name = name
         self.done = 0
         self.first: float | None = None
@@ -47,7 +46,8 @@ class Process:
             # Its children end with it, and only they.
             start_new_session=True,
         )
-        assert self._popen.stdin and self._popen.stdout  # noqa: S101 (both are pipes)
+        assert self._popen.stdin is not None  # noqa: S101 (a pipe, see above)
+        assert self._popen.stdout is not None  # noqa: S101 (likewise)
         self._stdin = self._popen.stdin
         threading.Thread(target=self._read, args=(self._popen.stdout,), daemon=True).start()
         self.answer(30.0)
@@ -96,6 +96,14 @@ class Process:
         if self._died is not None:
             raise SubjectFailed(f"{self.name}: the worker ended: {self._died}")
 
+    def has_begun(self) -> bool:
+        self.check()
+        return self.first is not None
+
+    def has_done(self, count: int) -> bool:
+        self.check()
+        return self.done >= count
+
     def suspend(self) -> None:
         os.killpg(self._popen.pid, signal.SIGSTOP)
 
@@ -130,7 +138,9 @@ class Process:
         self._answers.put({"error": self._died})
 
 
-def wait_until(condition: Any, *, patience: float, what: str, every: float = 0.005) -> None:
+def wait_until(
+    condition: Callable[[], bool], *, patience: float, what: str, every: float = 0.005
+) -> None:
     """Look until it holds; SubjectFailed when it does not in time."""
     deadline = time.monotonic() + patience
     while not condition():

@@ -41,7 +41,7 @@ MEASURES = {
         Measure("xmin_last", "jobs/s", "open transaction beside it, last 10 s"),
         Measure("backlog_10k", "jobs/s", "10,000 waiting"),
         Measure("backlog_1m", "jobs/s", "1,000,000 waiting"),
-        Measure("backlog_1m_lanes", "jobs/s", "1,000,000 waiting, 20 tasks × 3 priorities"),
+        Measure("backlog_1m_lanes", "jobs/s", "1,000,000 waiting, 20 tasks of 3 priorities"),
         Measure("clutter", "jobs/s", "drain beside 100,000 deferred and 100,000 held"),
         Measure("work_5ms", "jobs/s", "jobs of 5 ms, 100 slots"),
         Measure("telemetry_on", "jobs/s", "drain with metrics and a span for every job"),

@@ -75,6 +75,11 @@ class Server:
             row = connection.execute(query.encode()).fetchone()
         return row[0] if row else None
 
+    def tidy(self, database: str) -> None:
+        """Statistics and hint bits as a table has them that was filled a while ago."""
+        with psycopg.connect(self.dsn(database), autocommit=True) as connection:
+            connection.execute("vacuum analyze")
+
     def create(self, name: str, *, template: str = "template1", large: bool = False) -> None:
         """A new database; a large template is copied by file, which keeps it out of the WAL."""
         strategy = "file_copy" if large else "wal_log"
@@ -112,8 +117,10 @@ class Server:
 
     def facts(self) -> dict[str, str]:
         """What a reader of the figures wants to know of the server."""
-        names = ("server_version", "fsync", "synchronous_commit", "full_page_writes")
-        names += ("shared_buffers", "max_wal_size", "wal_sync_method", "autovacuum_naptime")
+        names = (
+            *("server_version", "fsync", "synchronous_commit", "full_page_writes"),
+            *("shared_buffers", "max_wal_size", "wal_sync_method", "autovacuum_naptime"),
+        )
         return {name: str(self.ask(f"show {name}")) for name in names}
 
     @contextlib.contextmanager

@@ -6,6 +6,8 @@ import contextlib
 import itertools
 from typing import TYPE_CHECKING
 
+import psycopg
+
 from bench.process import Process, SubjectFailed, wait_until
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from bench.server import Server
 
 _serial = itertools.count(1)
+_PATIENCE = 120.0
 
 
 class Stage:
@@ -76,7 +79,7 @@ class Stage:
         except BaseException:
             self._drop(name)
             raise
-        self.server.ask("vacuum analyze", name)
+        self.server.tidy(name)
         return name
 
     def forget(self, key: str) -> None:
@@ -91,14 +94,23 @@ class Stage:
     def unfinished(self, subject: Contestant, database: str) -> int:
         return int(self.server.ask(f"select count(*) from {subject.unfinished}", database))  # noqa: S608 (a constant of contestants.py)
 
-    def await_empty(self, subject: Contestant, database: str, patience: float = 30.0) -> None:
-        """Until the tables say that every due job is finished."""
-        query = f"select exists (select from {subject.unfinished})"  # noqa: S608 (as above)
-        wait_until(
-            lambda: not self.server.ask(query, database),
-            patience=patience,
-            what=f"{subject.name}: the end of the last jobs in the database",
-        )
+    @contextlib.contextmanager
+    def watched(self, subject: Contestant, database: str) -> Iterator[Callable[[], None]]:
+        """A function that returns when the tables say that every due job is finished.
+
+        Its connection is opened beforehand, so that the time to open it is nobody's.
+        """
+        query = f"select exists (select from {subject.unfinished})".encode()  # noqa: S608 (as above)
+        with psycopg.connect(self.server.dsn(database), autocommit=True) as connection:
+
+            def empty() -> bool:
+                return connection.execute(query).fetchone() == (False,)
+
+            def await_empty() -> None:
+                what = f"{subject.name}: the end of the last jobs in the database"
+                wait_until(empty, patience=_PATIENCE, what=what, every=0.002)
+
+            yield await_empty
 
     def expect(self, subject: Contestant, database: str, count: float) -> None:
         """The tables must hold what the subject says it has stored."""

@@ -20,37 +20,38 @@ NAMES, PRIORITIES = 20, 3
 
 
 def few(stage: Stage, subject: Contestant) -> dict[str, float]:
-    """A warm worker stands still while jobs are enqueued; then it is timed until all are done."""
-    sizes, spent, due = stage.sizes, 0.0, 0
+    """A warm worker stands still while jobs are enqueued; then it is timed until all are done.
+
+    From its first count on: how soon it notices the jobs is a matter of latency, not of speed.
+    """
+    sizes, jobs, seconds = stage.sizes, 0, 0.0
     with (
         stage.database(subject) as database,
+        stage.watched(subject, database) as await_empty,
         stage.start(subject, database) as feeder,
         stage.start(subject, database) as worker,
     ):
         worker.ask("work")
         for turn in range(sizes.few_times + 1):
-            jobs = sizes.few if turn else _WARM_UP
             worker.suspend()
-            filled(feeder, jobs, sizes.fill_seconds)
-            began = time.monotonic()
+            due, seen = worker.done + (sizes.few if turn else _WARM_UP), len(worker.samples)
+            filled(feeder, due - worker.done, sizes.fill_seconds)
             worker.resume()
-            due += jobs
-            spent += _finish(stage, subject, database, worker, due) - began if turn else 0.0
-            if not turn:
-                _finish(stage, subject, database, worker, due)
-    return {"backlog_10k": sizes.few * sizes.few_times / spent}
+            _await_done(worker, due)
+            await_empty()
+            if turn:
+                began, counted = worker.samples[seen]
+                jobs, seconds = jobs + due - counted, seconds + time.monotonic() - began
+    return {"backlog_10k": jobs / seconds}
 
 
-def _finish(
-    stage: Stage, subject: Contestant, database: str, worker: Process, due: int
-) -> float:
+def _await_done(worker: Process, due: int) -> None:
     wait_until(
-        lambda: worker.check() or worker.done >= due,
+        lambda: worker.has_done(due),
         patience=_PATIENCE,
-        what=f"{subject.name}: the end of {due:,} jobs",
+        what=f"{worker.name}: the end of {due:,} jobs",
+        every=0.002,
     )
-    stage.await_empty(subject, database)
-    return time.monotonic()
 
 
 def many(stage: Stage, subject: Contestant) -> dict[str, float]:
@@ -77,7 +78,7 @@ def _speed(stage: Stage, subject: Contestant, key: str, **spread: Any) -> float:
     ):
         worker.ask("work", **tasks)
         wait_until(
-            lambda: worker.check() or worker.first is not None,
+            worker.has_begun,
             patience=_PATIENCE,
             what=f"{subject.name}: the first job",
         )

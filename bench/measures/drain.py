@@ -82,7 +82,7 @@ def clutter(stage: Stage, subject: Contestant) -> dict[str, float]:
         filled(process, sizes.lying, sizes.fill_seconds, task="fail")
         process.ask("work", task="fail")
         wait_until(
-            lambda: process.done >= sizes.lying,
+            lambda: process.has_done(sizes.lying),
             patience=sizes.fill_seconds,
             what=f"{subject.name}: {sizes.lying:,} failures",
         )
@@ -118,6 +118,7 @@ def drain(
 ) -> Drained:
     """From the first handler until the table is empty, or until the time is up."""
     with ExitStack() as stack:
+        await_empty = stack.enter_context(stage.watched(subject, database))
         wal, server_cpu = stage.server.wal_position(), stage.server.cpu_seconds()
         crew = [stack.enter_context(stage.start(subject, database)) for _ in range(processes)]
         worker_cpu = sum(process.cpu_seconds() for process in crew)
@@ -130,7 +131,7 @@ def drain(
         if done > count:
             raise SubjectFailed(f"{subject.name}: {count:,} jobs, but {done:,} runs of handlers")
         if done == count:
-            stage.await_empty(subject, database)
+            await_empty()
         return Drained(
             jobs=done,
             seconds=time.monotonic() - first,
@@ -144,7 +145,7 @@ def drain(
 def _watch(crew: Sequence[Process], count: int, seconds: float) -> tuple[float, float]:
     """Until all is done or the time is up; when the first handler began, and the most memory."""
     wait_until(
-        lambda: any(process.check() or process.first is not None for process in crew),
+        lambda: any(process.has_begun() for process in crew),
         patience=_START,
         what=f"{crew[0].name}: the first job",
     )

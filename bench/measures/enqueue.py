@@ -65,6 +65,7 @@ def _produce(stage: Stage, subject: Contestant, *options: str) -> float:
     sizes = stage.sizes
     with ExitStack() as stack:
         database = stack.enter_context(stage.database(subject))
+        await_empty = stack.enter_context(stage.watched(subject, database))
         worker = stack.enter_context(stage.start(subject, database))
         worker.ask("work")
         crew = [
@@ -76,9 +77,9 @@ def _produce(stage: Stage, subject: Contestant, *options: str) -> float:
             producer.tell("single", count=sizes.produced, seconds=sizes.enqueue_seconds)
         done = [producer.answer(60.0) for producer in crew]
         worker.check()
-        stage.await_empty(subject, database, patience=120.0)
+        await_empty()
     began, ended = min(one["began"] for one in done), max(one["ended"] for one in done)
-    return float(sum(one["count"] for one in done)) / (ended - began)
+    return float(sum(one["count"] for one in done) / (ended - began))
 
 
 def rate(done: dict[str, float]) -> float:

@@ -26,7 +26,7 @@ def latency(stage: Stage, subject: Contestant) -> dict[str, float]:
         worker.ask("work", task="stamp")
         producer.ask("probe", count=probes, gap=_GAP, patience=_PATIENCE)
         wait_until(
-            lambda: worker.check() or worker.done >= probes,
+            lambda: worker.has_done(probes),
             patience=_PATIENCE,
             what=f"{subject.name}: the last probe",
         )

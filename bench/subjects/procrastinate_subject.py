@@ -41,9 +41,7 @@ class ProcrastinateSubject(Subject):
             if delay:
                 options["schedule_in"] = {"seconds": delay}
             jobs = [{"data": spec.data} for spec in group]
-            stored += len(
-                await self._app.configure_task(task, **options).batch_defer_async(*jobs)
-            )
+            stored += len(await self._app.configure_task(task, **options).batch_defer_async(*jobs))
         return stored
 
     async def work(self, work: Work) -> None:
@@ -60,7 +58,7 @@ def make_app(dsn: str, **pool: int) -> Any:
 
 
 def register(app: Any, task: str) -> None:
-    @app.task(name=task)
+    @app.task(name=task)  # type: ignore[untyped-decorator]
     async def handle(data: str) -> None:
         await act(task, data)
 

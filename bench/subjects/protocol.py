@@ -237,7 +237,9 @@ class _Server:
         return TALLY.latencies
 
 
-async def _timed(step: Callable[[], Awaitable[int]], times: int, seconds: float) -> dict[str, float]:
+async def _timed(
+    step: Callable[[], Awaitable[int]], times: int, seconds: float
+) -> dict[str, float]:
     """Take the step that often, or until the time is up; when, and how much was done."""
     done, began = 0, time.monotonic()
     now = began

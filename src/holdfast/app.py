@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -27,12 +26,13 @@ from holdfast.stores.memory import InMemoryDriver
 from holdfast.stores.postgres.drivers import Driver, connect
 from holdfast.stores.postgres.drivers.base import LendingDriver
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.postgres.tables.leases import TableLeases
+from holdfast.stores.postgres.tables.store import leases_on
 from holdfast.stores.several import SeveralStores
 from holdfast.table import TableQueue
 from holdfast.task import Kind, Registry, define
-from holdfast.telemetry.gauges import watch
+from holdfast.telemetry.gauges import gauging
 from holdfast.worker.claim import QueueExecutionMode
+from holdfast.worker.signals import heeding
 from holdfast.worker.worker import QueueManager
 
 if TYPE_CHECKING:
@@ -345,10 +345,18 @@ class Holdfast:
             chosen = QueueExecutionMode(mode)
         except ValueError:
             raise InvalidInput(f'mode must be "continuous" or "drain", got {mode!r}') from None
-        self.queue_manager.use(self.work_store(), self._traced_registry())
-        stopping = self._signals() if signals else nullcontext()
-        async with stopping, self._schedule(chosen), self._gauges():
-            await self.queue_manager.run(settings, chosen)
+        manager = self.queue_manager
+        manager.use(self.work_store(), self._traced_registry())
+        once = chosen is QueueExecutionMode.drain
+        with heeding(self.shutdown, manager.hurry) if signals else nullcontext():
+            async with self.scheduler_manager.running(once=once), self._gauges():
+                await manager.run(settings, chosen)
+
+    def _gauges(self) -> AbstractAsyncContextManager[None]:
+        only_tables = len(self._registry) == len(self._tables)
+        if self._telemetry is None or only_tables:
+            return nullcontext()
+        return gauging(self.store, self._telemetry)
 
     def _traced_registry(self) -> Registry:
         telemetry = self._telemetry
@@ -362,66 +370,9 @@ class Holdfast:
         if not self._tables:
             return self.store
         clock = self._clock or SystemClock()
-
-        def maker(queue: TableQueue) -> Callable[[Store], TableLeases]:
-            def make(store: Store) -> TableLeases:
-                if not isinstance(store, PostgresStore):
-                    raise InvalidInput(
-                        f"table queue {queue.queue!r} needs PostgreSQL; the in-memory store "
-                        f"has no tables"
-                    )
-                return TableLeases(store.driver, queue, clock)
-
-            return make
-
-        makers = {name: maker(queue) for name, queue in self._tables.items()}
+        makers = {name: leases_on(queue, clock) for name, queue in self._tables.items()}
         with_own = len(self._registry) > len(self._tables)
         return SeveralStores(self.store, makers, with_own=with_own)
-
-    def _schedule(self, mode: QueueExecutionMode) -> AbstractAsyncContextManager[None]:
-        return self.scheduler_manager.running(once=mode is QueueExecutionMode.drain)
-
-    @asynccontextmanager
-    async def _gauges(self) -> AsyncIterator[None]:
-        """Gauges need looks of their own, on a connection of their own where there is one."""
-        if self._telemetry is None or len(self._registry) == len(self._tables):
-            yield
-            return
-        store = self.store.fork("gauges")
-        looking = asyncio.get_running_loop().create_task(watch(store, self._telemetry))
-        try:
-            yield
-        finally:
-            looking.cancel()
-            with suppress(asyncio.CancelledError):
-                await looking
-            if store is not self.store:
-                await store.close()
-
-    @asynccontextmanager
-    async def _signals(self) -> AsyncIterator[None]:
-        """Where signals can be had (the main thread), the first is graceful, the second is fast."""
-        loop = asyncio.get_running_loop()
-
-        def stop() -> None:
-            if self.shutdown.is_set():
-                self.queue_manager.hurry.set()
-            self.shutdown.set()
-
-        taken = []
-        for number in (signal.SIGTERM, signal.SIGINT):
-            try:
-                before = signal.getsignal(number)
-                loop.add_signal_handler(number, stop)
-                taken.append((number, before))
-            except (NotImplementedError, ValueError, RuntimeError):
-                continue
-        try:
-            yield
-        finally:
-            for number, before in taken:
-                loop.remove_signal_handler(number)
-                signal.signal(number, before)
 
 
 def sync_queries(

@@ -136,6 +136,7 @@ LIFECYCLE: tuple[Transition, ...] = (
         _Q,
         (_G.STALE, _G.RECOVERY_LEFT),
         (_E.COUNT_RECOVERY, _E.NOTE_STALE, _E.FREE_LEASE),
+        reason="lease_expired",
     ),
     Transition(
         Verb.RETIRE,

@@ -60,7 +60,7 @@ async def test_a_recovered_job_waits_again_with_one_recovery_more(rig: Rig) -> N
         claimed_by="w1",
         claimed_at=job.claimed_at,
         actor=None,
-        reason=None,
+        reason="lease_expired",
         traceback=None,
         created=now,
     )

@@ -39,7 +39,7 @@ class Heard:
         self._told.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(10):
             while not condition():
                 self._told.clear()
                 await self._told.wait()

@@ -12,14 +12,16 @@ create type "holdfast_status" as enum (
 );
 
 -- A claim must be a heap-only update: no index below, in key or predicate, may mention a column
--- that a claim or a renewal changes (status, heartbeat, claim columns, updated). Half-filled pages
--- leave room for the second version of every row beside the first.
+-- that a claim or a renewal changes (status, heartbeat, claim columns, updated). The fill factor
+-- leaves room for the second version of every row beside the first; it is below 50 because a lease
+-- makes a row larger, a small one by two thirds.
 create table "holdfast" (
     id              bigint generated always as identity primary key,
     entrypoint      text not null,
     priority        integer not null default 0,
     status          "holdfast_status" not null default 'queued',
-    execute_after   timestamptz not null default clock_timestamp(),
+    execute_after   timestamptz not null default clock_timestamp()
+                        check (isfinite(execute_after)),
     attempts        integer not null default 0 check (attempts >= 0),
     recoveries      integer not null default 0 check (recoveries >= 0),
     max_attempts    integer check (max_attempts >= 1),
@@ -44,7 +46,7 @@ create table "holdfast" (
     ),
     constraint holdfast_held_while_failed check ((status = 'failed') = (held_at is not null))
 ) with (
-    fillfactor = 50,
+    fillfactor = 40,
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_cost_delay = 0,
     autovacuum_analyze_scale_factor = 0.05

@@ -1,4 +1,4 @@
-"""Plans as the server makes them for the engine's statements, and a large backlog to make them on."""
+"""Plans as the server makes them for the engine's statements, and a backlog to make them on."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ NOTHING: list[None] = [None] * BATCH
 FILL = """
 insert into holdfast (entrypoint, priority, execute_after, payload, dedupe_key)
 select case when n % 10 = 0 then 'report' else 'mail' end, n % 3,
-       now() + make_interval(secs => case when n % 7 = 0 then 3600 else n % 1000 - 2000 end),
+       case when n % 7 = 0 then now() + interval '1 h'
+            else now() - interval '1 day' + make_interval(secs => n / 10.0) end,
        '\\x00', case when n % 5 = 0 then 'key ' || n end
-from generate_series(1, {rows}) n
+from generate_series({first}, {last}) n
 """
 FILL_LOG = """
 insert into holdfast_log (job_id, status, entrypoint, priority, attempt, recoveries, created)
@@ -54,7 +55,7 @@ VALUES: dict[str, Any] = {
     "limited": None,
     "token": UUID(int=1),
     "tokens": TOKENS,
-    "worker": None,
+    "worker": "w",
     "priority": 1,
     "entrypoints": ["mail", "report"],
     "floors": [EPOCH, EPOCH],
@@ -84,10 +85,15 @@ VALUES: dict[str, Any] = {
 }
 """What a busy worker passes; a statement takes from it what it needs."""
 
+SPECIAL: dict[str, dict[str, Any]] = {
+    "requeue": {"max_attempts": None},
+    "recover": {"worker": None},
+    "list_held": {"entrypoint": None},
+}
+
 
 def arguments(statement: render.Statement, **values: object) -> list[object]:
-    special = {"max_attempts": None} if statement.name == "requeue" else {}
-    return statement.args({**VALUES, **special, **values})
+    return statement.args({**VALUES, **SPECIAL.get(statement.name, {}), **values})
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,16 @@ class Node:
     @property
     def index(self) -> str | None:
         return self.fields.get("Index Name")
+
+    @property
+    def is_sorted(self) -> bool:
+        """What it finds is sorted, all of it: no limit cuts it short before."""
+        for step in reversed(self.above):
+            if step == "Limit":
+                return False
+            if "Sort" in step:
+                return True
+        return False
 
     @property
     def condition(self) -> str:

@@ -183,17 +183,17 @@ class Bench:
 
     async def row(self, number: int) -> dict[str, Any]:
         """A row by the parts that its columns play, and by their own names."""
-        found = await self.witness.fetchrow(
-            f"select * from {self.kind.name} where {self.kind.queue.key} = $1",
-            self.kind.key(number),
-        )
-        values = dict(found)
-        played = {
-            part: values[column]
-            for part, column in self.kind.queue.columns().items()
-            if column in values
+        return (await self.rows())[self.kind.key(number)]
+
+    async def rows(self) -> dict[Any, dict[str, Any]]:
+        """All of them, by their keys."""
+        found = map(dict, await self.witness.fetch(f"select * from {self.kind.name}"))
+        parts = self.kind.queue.columns().items()
+        return {
+            row[self.kind.queue.key]: row
+            | {part: row[column] for part, column in parts if column in row}
+            for row in found
         }
-        return values | played
 
     async def lock(self, number: int) -> None:
         """For as long as the witness is in its transaction."""

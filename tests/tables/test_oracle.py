@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from holdfast.stores.postgres.render import Statement
     from tests.servers import Database
 
-LIVES = 120
-STEPS = 30
+LIVES = 100
+STEPS = 25
 CAP = 3
 CHANGES = [row for row in LIFECYCLE if Guard.OWNED in row.guards and row.verb is not Verb.RENEW]
 
@@ -151,7 +151,7 @@ class Twins:
     def expected(self) -> dict[Any, dict[str, Any]]:
         """The memory store in the words of the table."""
         tokens = dict(self.leases)
-        rows = {}
+        rows: dict[Any, dict[str, Any]] = {}
         for number in range(1, self.count + 1):
             job = self.state.rows.get(number)  # type: ignore[call-overload]
             if job is None:
@@ -178,9 +178,9 @@ class Twins:
 
     async def found(self) -> dict[Any, dict[str, Any]]:
         """As much of each row as the memory store knows of it."""
-        rows = {}
+        rows, known = {}, await self.table.rows()
         for number, expected in self.expected().items():
-            row = await self.table.row(number)
+            row = known[self.table.kind.key(number)]
             row["attempts"] = row["attempts"] or 0
             if "recoveries" in row:
                 row["recoveries"] = row["recoveries"] or 0
@@ -234,7 +234,7 @@ async def test_a_table_does_what_the_memory_store_does(pg18: Database, name: str
         (Verb.CLAIM, "order by d.place", "order by d.place desc"),
         (Verb.RECOVER, "case when", "case when false and"),
         (Verb.RECOVER, "+ 1 >= ", ">= "),
-        (Verb.RECOVER, "interval and", "interval + interval '2 s' and"),
+        (Verb.RECOVER, "::interval", "::interval + interval '2 s'"),
     ],
 )
 async def test_a_fault_in_a_statement_is_noticed(

@@ -95,7 +95,7 @@ async def test_a_deferred_job_starts_when_it_is_due_and_not_before(hf: Holdfast)
 
 async def test_a_higher_priority_overtakes_a_backlog(hf: Holdfast) -> None:
     order: list[int] = []
-    backlog = 3_000
+    backlog = 1_500
 
     @hf.entrypoint("one")
     async def one(job: Job) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
@@ -21,7 +22,7 @@ from holdfast.stores.memory_state import CLAIM, GUARDS, Asked, State, given_out
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
 RENEW = TRANSITIONS[Verb.RENEW]
 RECOVER = TRANSITIONS[Verb.RECOVER]
@@ -144,6 +145,9 @@ class MemoryLeases:
 
     async def housekeep(self) -> None:
         await self._count()
+        hour_ago = self._state.now() - timedelta(hours=1)
+        for worker in [info for info in self._workers.values() if info.heartbeat < hour_ago]:
+            del self._workers[worker.id]
 
     async def report(self, worker: WorkerInfo) -> None:
         now = self._state.now()

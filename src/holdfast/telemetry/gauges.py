@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from holdfast.errors import DatabaseError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from holdfast.events import Telemetry
     from holdfast.ports import Store
 
 logger = logging.getLogger("holdfast.telemetry")
 
 INTERVAL = 15.0
+
+
+@asynccontextmanager
+async def gauging(store: Store, telemetry: Telemetry) -> AsyncIterator[None]:
+    """Look beside whatever runs inside, on a connection of its own where there is one."""
+    own = store.fork("gauges")
+    looking = asyncio.get_running_loop().create_task(watch(own, telemetry))
+    try:
+        yield
+    finally:
+        looking.cancel()
+        with suppress(asyncio.CancelledError):
+            await looking
+        if own is not store:
+            await own.close()
 
 
 async def watch(store: Store, telemetry: Telemetry) -> None:

@@ -4,6 +4,6 @@ with clock as materialized (
 )
 select j."ship_at" - (select now from clock)
 from "app"."orders" j
-where j."inactive" = false and j."claimed_at" is null and j."ship_at" > (select now from clock)
+where j."inactive" = false and j."claimed_at" is null and j."ship_at" > (select now from clock) and j."ship_at" < 'infinity'
 order by j."ship_at"
 limit 1

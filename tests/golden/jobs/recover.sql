@@ -48,7 +48,7 @@ logged as (
     )
     select s.id, case when s.spent then 'failed'::"holdfast_status" else 'queued'::"holdfast_status" end, s.entrypoint, s.priority,
            s.attempts, s.recoveries, s.claimed_by, s.claimed_at,
-           case when s.spent then 'crash_loop' else null::text end, clock.now
+           case when s.spent then 'crash_loop' else 'lease_expired' end, clock.now
     from stale s, clock
     returning job_id, status
 ),

@@ -13,9 +13,10 @@ judged as materialized (
     select h.*, h.held and (
         h.dedupe_key is null
         or (
-            not exists (
-                select from "holdfast" k where k.dedupe_key = h.dedupe_key and k.held_at is null
-            )
+            (
+                select k.id from "holdfast" k
+                where k.dedupe_key = h.dedupe_key and k.held_at is null limit 1
+            ) is null
             and not exists (
                 select from here o where o.held and o.dedupe_key = h.dedupe_key and o.id < h.id
             )

@@ -4,6 +4,6 @@ with clock as materialized (
 )
 select j."remind_at" - (select now from clock)
 from "email_snoozes" j
-where j."inactive" = false and j."claimed_at" is null and j."remind_at" > (select now from clock)
+where j."inactive" = false and j."claimed_at" is null and j."remind_at" > (select now from clock) and j."remind_at" < 'infinity'
 order by j."remind_at"
 limit 1

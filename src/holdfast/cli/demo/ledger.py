@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from holdfast.app import Holdfast
 from holdfast.cli.demo.handlers import ENTRYPOINTS, TICK
-from holdfast.lifecycle import ACTIVE, FINAL, Status
+from holdfast.lifecycle import ACTIVE, FINAL, TRANSITIONS, Status, Verb
 from holdfast.models import JobId, LogEntry
 
 _EVERYTHING = 2**31 - 1
@@ -123,10 +123,5 @@ async def _account(hf: Holdfast, entrypoint: str, ids: Sequence[JobId], enqueued
 
 
 def was_recovered(entry: LogEntry) -> bool:
-    """Back in the queue from a worker that gave no reason: its lease ran out."""
-    return (
-        entry.status is Status.QUEUED
-        and entry.claimed_by is not None
-        and entry.reason is None
-        and entry.traceback is None
-    )
+    """Back in the queue because its lease ran out."""
+    return entry.status is Status.QUEUED and entry.reason == TRANSITIONS[Verb.RECOVER].reason

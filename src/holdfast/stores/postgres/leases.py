@@ -121,6 +121,7 @@ class PostgresLeases:
 
     async def housekeep(self) -> None:
         await self._runner.run("aggregate")
+        await self._runner.run("forget_workers")
 
     async def report(self, worker: WorkerInfo) -> None:
         await self._runner.run("report", **worker._asdict())

@@ -175,6 +175,7 @@ class Statements:
             "claimed_under",
             "forget",
             "forget_ended",
+            "forget_workers",
             "get",
             "statuses",
             "list_held",

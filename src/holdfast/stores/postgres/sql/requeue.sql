@@ -1,4 +1,5 @@
--- Sends held jobs back to the queue, as far as their dedupe keys are free. Index: primary key.
+-- Sends held jobs back to the queue, as far as their dedupe keys are free. Index: primary key,
+-- dedupe key, one probe a job: written as `exists` it could become a join with the backlog.
 -- Promise: one outcome for each id; a key taken by a concurrent enqueue fails the whole statement,
 -- which may then be run again.
 with clock as materialized (
@@ -15,9 +16,10 @@ judged as materialized (
     select h.*, h.held and (
         h.dedupe_key is null
         or (
-            not exists (
-                select from {table} k where k.dedupe_key = h.dedupe_key and k.held_at is null
-            )
+            (
+                select k.id from {table} k
+                where k.dedupe_key = h.dedupe_key and k.held_at is null limit 1
+            ) is null
             and not exists (
                 select from here o where o.held and o.dedupe_key = h.dedupe_key and o.id < h.id
             )

@@ -1,0 +1,67 @@
+"""What a process of the harness is told: plain values that travel as JSON on its command line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+
+class Plan:
+    """A frozen dataclass with a text form."""
+
+    __slots__ = ()
+
+    def dumps(self) -> str:
+        return json.dumps(asdict(self))  # type: ignore[call-overload]
+
+    @classmethod
+    def loads(cls, text: str) -> Self:
+        values: dict[str, Any] = json.loads(text)
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan(Plan):
+    """How one worker process works."""
+
+    name: str
+    dsn: str
+    directory: str
+    lease: float
+    concurrency: int = 40
+    batch_size: int = 40
+    poll: float = 2.0
+    drain: float = 5.0
+    timeout: float = 4.0
+    """Of every statement: short, so that a silent connection is given up within a run."""
+    ping: float = 10.0
+    entrypoints: tuple[str, ...] = ()
+    """Which of those there are; empty: all."""
+    scheduled: bool = False
+    tables: bool = False
+    mutant: str | None = None
+    skew: float = 0.0
+    """Seconds by which this process's wall clock is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerPlan(Plan):
+    """What one producer process enqueues, and how fast."""
+
+    name: str
+    dsn: str
+    directory: str
+    seed: int
+    lease: float
+    first: int
+    count: int
+    per_second: float
+    shares: dict[str, int] | None = None
+    """Of each kind of job, if not those of the workload."""
+    script: list[dict[str, Any]] | None = None
+    """Jobs to be enqueued one after the other instead of the seeded ones."""
+    calls_at_once: int = 4
+    rows: bool = False
+    mutant: str | None = None
+    skew: float = 0.0

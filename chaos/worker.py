@@ -1,0 +1,87 @@
+"""A worker process: `python -m chaos.worker PLAN`. It also notes when it was kept from running."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from chaos import leash
+from chaos.files import SECOND, now
+from chaos.handlers import Handlers, Ledger
+from chaos.plans import WorkerPlan
+from holdfast import Holdfast
+from holdfast.errors import DatabaseError
+from holdfast.stores.postgres.drivers import base
+
+_TICK = 0.05
+_RETRY = 0.1
+
+
+class Watchman(threading.Thread):
+    """Notes stalls: stretches in which no thread of this process ran, whoever's fault that was."""
+
+    def __init__(self, ledger: Ledger, hf: Holdfast, lease: float) -> None:
+        super().__init__(daemon=True)
+        self._ledger = ledger
+        self._hf = hf
+        self._longest = lease / 6
+        self.was_running = False
+
+    def run(self) -> None:
+        while True:
+            began = now()
+            time.sleep(_TICK)
+            if (now() - began) / SECOND > _TICK + self._longest:
+                self._ledger.note("stall", since=began)
+            if not self.was_running and self._hf.queue_manager.state == "running":
+                self.was_running = True
+                self._ledger.note("running", id=self._hf.queue_manager.id)
+
+
+async def main(plan: WorkerPlan) -> None:
+    ledger = Ledger(Path(plan.directory), plan.name)
+    ledger.note("spawned", worker=plan.name, pid=os.getpid())
+    base.PING_EVERY, base.PING_TIMEOUT = plan.ping, min(base.PING_TIMEOUT, plan.ping)
+    async with Holdfast.connect(plan.dsn, timeout=plan.timeout) as hf:
+        handlers = Handlers(ledger, plan.lease)
+        handlers.register(hf, plan.entrypoints, scheduled=plan.scheduled, tables=plan.tables)
+        hf.observe(ledger)
+        watchman = Watchman(ledger, hf, plan.lease)
+        watchman.start()
+        await work(hf, plan, ledger, watchman)
+    ledger.note("stopped", id=hf.queue_manager.id)
+
+
+async def work(hf: Holdfast, plan: WorkerPlan, ledger: Ledger, watchman: Watchman) -> None:
+    """Run; a server that is away at the start is waited for, one that goes later is no reason."""
+    while True:
+        try:
+            await hf.run(
+                heartbeat_timeout=timedelta(seconds=plan.lease),
+                concurrency=plan.concurrency,
+                batch_size=plan.batch_size,
+                dequeue_timeout=timedelta(seconds=plan.poll),
+                drain_timeout=timedelta(seconds=plan.drain),
+            )
+        except DatabaseError as error:
+            if watchman.was_running:
+                raise
+            ledger.note("waiting", error=str(error))
+            await asyncio.sleep(_RETRY)
+        else:
+            return
+
+
+if __name__ == "__main__":
+    leash.tie()
+    told = WorkerPlan.loads(sys.argv[1])
+    if told.mutant is not None:
+        from chaos import mutants
+
+        mutants.plant(told.mutant, told.skew)
+    asyncio.run(main(told))

@@ -1,0 +1,8 @@
+-- Drops the workers that have said nothing for an hour. They say something every few seconds.
+with clock as materialized (
+    select coalesce(:now::timestamptz, clock_timestamp()) as now,
+           set_config('synchronous_commit', 'off', true)
+)
+delete from {workers} w
+using clock
+where w.heartbeat < clock.now - interval '1 hour'
