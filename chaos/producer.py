@@ -113,9 +113,7 @@ class Producer:
                 return
             await asyncio.sleep(_RETRY)
 
-    def _follow_up(
-        self, hf: Holdfast, batch: Sequence[Spec], ids: Sequence[JobId | None]
-    ) -> None:
+    def _follow_up(self, hf: Holdfast, batch: Sequence[Spec], ids: Sequence[JobId | None]) -> None:
         for spec, job_id in zip(batch, ids, strict=True):
             if job_id is None:
                 continue

@@ -205,6 +205,9 @@ def _load_faults(history: History, directory: Path) -> None:
         until = line["t"] + int(line.get("seconds", 0) * SECOND)
         if line["e"] == "kill":
             until = line["t"] + _LIFE
+        if line["worker"] is None and line.get("hit") is False:
+            # It found nobody to strike, so it explains nothing.
+            until = 0
         fault = Fault(line["e"], line["t"], line["worker"], line["pid"], until, line.get("hit"))
         history.faults.append(fault)
 

@@ -78,6 +78,8 @@ class Holdfast:
         self._owned = False
         self._registry = Registry()
         self._tables: dict[str, TableQueue] = {}
+        self._told: set[str] = set()
+        """What was warned of about tables: once is enough, though several look at them."""
         self._telemetry: Telemetry | None = None
         self.observers = Observers()
         self.resources = dict(resources or {})
@@ -370,7 +372,7 @@ class Holdfast:
         if not self._tables:
             return self.store
         clock = self._clock or SystemClock()
-        makers = {name: leases_on(queue, clock) for name, queue in self._tables.items()}
+        makers = {name: leases_on(queue, clock, self._told) for name, queue in self._tables.items()}
         with_own = len(self._registry) > len(self._tables)
         return SeveralStores(self.store, makers, with_own=with_own)
 

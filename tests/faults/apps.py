@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -30,6 +31,7 @@ class Plan:
     drain_timeout: float = 25.0
     dequeue_timeout: float = 5.0
     driver: str = "asyncpg"
+    workers: int = 1
 
     def dumps(self) -> str:
         return json.dumps(asdict(self))
@@ -90,6 +92,13 @@ def register(hf: Holdfast, journal: Journal) -> None:
 
 async def main(plan: Plan) -> None:
     journal = Journal(plan.journal)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(plan.workers):
+            group.create_task(work(plan, journal))
+    journal.note("stopped")
+
+
+async def work(plan: Plan, journal: Journal) -> None:
     async with Holdfast.connect(plan.dsn, driver=plan.driver) as hf:  # type: ignore[arg-type]
         register(hf, journal)
         journal.note("ready")
@@ -99,8 +108,8 @@ async def main(plan: Plan) -> None:
             drain_timeout=timedelta(seconds=plan.drain_timeout),
             dequeue_timeout=timedelta(seconds=plan.dequeue_timeout),
         )
-    journal.note("stopped")
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
     asyncio.run(main(Plan(**json.loads(sys.argv[1]))))

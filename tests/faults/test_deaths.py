@@ -85,6 +85,7 @@ async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(crew: Crew) 
     assert crew.runs(job) == [blocked.pid]
     [entry] = await crew.log()
     assert (entry.status, entry.recoveries) == ("successful", 0)
+    assert f"the handler of 'block' (job {job}) has blocked the event loop" in crew.said
 
 
 async def test_a_job_that_kills_its_worker_is_held_after_three_deaths_alone(crew: Crew) -> None:

@@ -96,6 +96,17 @@ async def until_draining(crew: Crew, worker: subprocess.Popen[bytes]) -> None:
     await eventually(draining)
 
 
+async def test_one_signal_stops_all_workers_of_a_process(crew: Crew, pg18: Database) -> None:
+    process = await crew.start(workers=3, drain_timeout=0.0, concurrency=1)
+    jobs = await crew.hf.queries.enqueue(["hang_once"] * 3)
+    await crew.until_started(3)
+    process.terminate()
+
+    assert await crew.ends(process, SLACK) == 0, crew.said
+    await holds_nothing(crew, pg18)
+    assert {str(status) for _, status in await crew.hf.queries.job_status(jobs)} == {"queued"}
+
+
 async def test_an_idle_worker_ends_at_once(crew: Crew, pg18: Database) -> None:
     worker = await crew.start(drain_timeout=3600.0, dequeue_timeout=3600.0)
     await crew.worker_id(worker)

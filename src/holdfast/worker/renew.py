@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.models import WorkerInfo
     from holdfast.ports import Store
     from holdfast.worker.hand import Hand, Lease
+    from holdfast.worker.lag import LagWatch
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -104,9 +105,10 @@ class Renewer:
 class RenewingThread:
     """Runs a Renewer where a handler that blocks the event loop cannot starve it."""
 
-    def __init__(self, renewer: Renewer, store: Store) -> None:
+    def __init__(self, renewer: Renewer, store: Store, lag: LagWatch) -> None:
         self._renewer = renewer
         self._store = store
+        self._lag = lag
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
@@ -158,6 +160,11 @@ class RenewingThread:
 
     async def _renew(self) -> None:
         self._task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
-        # Told to stop before there was a task to cancel.
-        if not self._stopping:
+        if self._stopping:
+            # Told so before there was a task to cancel.
+            return
+        watching = self._loop.create_task(self._lag.run())
+        try:
             await self._renewer.run(lambda: self._store.fork("renew"))
+        finally:
+            watching.cancel()

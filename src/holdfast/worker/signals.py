@@ -5,10 +5,52 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+
+class _Ears:
+    """Of one event loop: it has room for one handler of a signal, but may have several workers."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._stops: list[Callable[[], None]] = []
+        self._before: dict[int, Any] = {}
+
+    def add(self, stop: Callable[[], None]) -> None:
+        if not self._stops:
+            self._open()
+        self._stops.append(stop)
+
+    def remove(self, stop: Callable[[], None]) -> None:
+        self._stops.remove(stop)
+        if not self._stops:
+            self._close()
+
+    def _open(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            try:
+                before = signal.getsignal(number)
+                self._loop.add_signal_handler(number, self._hear)
+            except (NotImplementedError, ValueError, RuntimeError):
+                continue
+            self._before[number] = before
+
+    def _close(self) -> None:
+        for number, before in self._before.items():
+            self._loop.remove_signal_handler(number)
+            signal.signal(number, before)
+        self._before.clear()
+
+    def _hear(self) -> None:
+        for stop in list(self._stops):
+            stop()
+
+
+_ears: WeakKeyDictionary[asyncio.AbstractEventLoop, _Ears] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -21,17 +63,9 @@ def heeding(shutdown: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
             hurry.set()
         shutdown.set()
 
-    taken = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        try:
-            before = signal.getsignal(number)
-            loop.add_signal_handler(number, stop)
-            taken.append((number, before))
-        except (NotImplementedError, ValueError, RuntimeError):
-            continue
+    ears = _ears.get(loop) or _ears.setdefault(loop, _Ears(loop))
+    ears.add(stop)
     try:
         yield
     finally:
-        for number, before in taken:
-            loop.remove_signal_handler(number)
-            signal.signal(number, before)
+        ears.remove(stop)

@@ -35,6 +35,7 @@ from holdfast.worker.backoff import Backoff
 from holdfast.worker.claim import Claimer, QueueExecutionMode
 from holdfast.worker.gate import Gate
 from holdfast.worker.hand import TRUST, Hand, Lease
+from holdfast.worker.lag import LagWatch
 from holdfast.worker.renew import Renewer, RenewingThread
 from holdfast.worker.run import run
 from holdfast.worker.settle import Settler
@@ -261,7 +262,7 @@ class QueueManager:
             on_untrusted=self._untrusted,
         )
         if self._store.dedicated:
-            await RenewingThread(renewer, self._store).run()
+            await RenewingThread(renewer, self._store, LagWatch(self._hand)).run()
         else:
             logger.info(
                 "leases are renewed on the worker's event loop and connection: a handler that "

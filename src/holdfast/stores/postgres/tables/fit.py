@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from holdfast.errors import DatabaseError, InvalidInput
+from holdfast.errors import ConnectionFailed, ConnectionLost, DatabaseError, InvalidInput
 from holdfast.table import OPTIONAL, REQUIRED, TableQueue, order_item
 
 if TYPE_CHECKING:
@@ -231,15 +231,17 @@ def _index_faults(
 ) -> list[Fault]:
     """Slow is not wrong: a missing index is told, with its DDL, and does not keep us from work."""
     table = quoted_table(queue)
-    ordering = [order_item(item)[0] for item in queue.ordering]
-    wanted = [quote(column) for column in (queue.inactive, queue.claimed_at, *ordering)]
+    ordering = [order_item(item) for item in queue.ordering]
+    first = ordering[0][0]
+    wanted = ", ".join([*(f"{quote(name)}{way}" for name, way in ordering), quote(queue.key)])
+    waiting = f"{quote(queue.inactive)} = false and {quote(queue.claimed_at)} is null"
     faults = []
-    if not any(ordering[0] in columns for _, _, columns in indexes) and ordering[0] in types:
+    if not any(first in columns for _, _, columns in indexes) and first in types:
         faults.append(
             Fault(
-                ordering[0],
-                f"no index has the order column {ordering[0]!r}: every claim sorts the whole table",
-                f"create index concurrently on {table} ({', '.join(wanted)});",
+                first,
+                f"no index has the order column {first!r}: every claim sorts the whole table",
+                f"create index concurrently on {table} ({wanted}) where {waiting};",
                 False,
             )
         )
@@ -261,8 +263,8 @@ async def _where_faults(driver: Driver, queue: TableQueue) -> list[Fault]:
         return []
     try:
         await driver.fetch(f"explain select from {quoted_table(queue)} j where (\n{queue.where}\n)")
+    except (ConnectionFailed, ConnectionLost):
+        raise
     except DatabaseError as error:
-        if error.sqlstate is None:
-            raise
         return [Fault("where", f"where {queue.where!r} is not a condition: {error}", None, True)]
     return []

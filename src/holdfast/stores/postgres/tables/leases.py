@@ -31,7 +31,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class TableLeases:
     """One table through one driver. It looks at the live table before its first statement."""
 
-    def __init__(self, driver: Driver, queue: TableQueue, clock: Clock) -> None:
+    def __init__(
+        self, driver: Driver, queue: TableQueue, clock: Clock, *, told: set[str] | None = None
+    ) -> None:
         self._driver = driver
         self._queue = queue
         self._clock = clock
@@ -39,13 +41,17 @@ class TableLeases:
         self._statements: dict[str, Statement] = {}
         self._retire_at = 0.0
         self._doubtful: list[UUID] = []
+        self._told = set() if told is None else told
 
     async def verify(self) -> None:
         """Raise InvalidInput naming what the table lacks; warn of what it could do better with."""
         found = await self._look()
         for fault in found.faults:
             advice = f"; {fault.ddl}" if fault.ddl else ""
-            logger.warning("table %s: %s%s", self._queue.table, fault.message, advice)
+            warning = f"table {self._queue.table}: {fault.message}{advice}"
+            if warning not in self._told:
+                self._told.add(warning)
+                logger.warning("%s", warning)
 
     async def claim(
         self, wants: Sequence[Want], *, limit: int, worker: str, sweep: bool = False

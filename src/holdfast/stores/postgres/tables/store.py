@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.table import TableQueue
 
 
-def leases_on(queue: TableQueue, clock: Clock) -> Callable[[Store], TableLeases]:
+def leases_on(queue: TableQueue, clock: Clock, told: set[str]) -> Callable[[Store], TableLeases]:
     """Makes the table's leases for a store, and again for each of its forks."""
 
     def make(store: Store) -> TableLeases:
@@ -24,6 +24,6 @@ def leases_on(queue: TableQueue, clock: Clock) -> Callable[[Store], TableLeases]
             raise InvalidInput(
                 f"table queue {queue.queue!r} needs PostgreSQL; the in-memory store has no tables"
             )
-        return TableLeases(store.driver, queue, clock)
+        return TableLeases(store.driver, queue, clock, told=told)
 
     return make

@@ -1,0 +1,132 @@
+"""Runs every invariant over a history and sums up what was found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from chaos.checker import clients, leasing, process, state
+from chaos.checker.history import History, load, pids_of
+from chaos.checker.model import Fault, Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+Check = "Callable[[History], Iterator[Violation]]"
+
+INVARIANTS: Mapping[str, Callable[[History], Iterator[Violation]]] = {
+    "I-1 nothing is lost": state.conservation,
+    "I-2 one end": state.one_end,
+    "I-3 only the holder settles": leasing.fence,
+    "I-4 one lease at a time": leasing.one_lease,
+    "I-5 tokens are used once": state.tokens,
+    "I-6 counters count": state.counters,
+    "I-7 a job stays what it is": state.immutable,
+    "I-8 never early": state.not_early,
+    "I-9 no immortal lease": leasing.mortal,
+    "I-10 an acknowledged outcome stays": state.durable,
+    "I-11 the log leads to the row": state.replay,
+    "I-12 failures are explained": state.explained_errors,
+    "I-13 one active job a key": clients.dedupe,
+    "I-14 lost replies make no twins": clients.idempotent,
+    "I-15 one job a tick": clients.slots,
+    "I-16 limits hold": leasing.limits,
+    "I-17 no more than the slots": leasing.capacity,
+    "I-20 canceled is canceled": clients.cancellation,
+    "I-21 refused is refused": clients.refused,
+    "I-22 no run outlives its lease": leasing.self_fence,
+    "I-23 a clean exit in time": process.clean_exit,
+    "I-24 no silent death": process.no_silent_death,
+    "I-25 duplicates are explained": leasing.explained,
+    "I-26 everything due ends": process.drained,
+    "I-27 recovered in time": process.recovery,
+    "I-28 work resumes": process.resumed,
+    "I-29 poison is held alone": process.retired_innocents,
+    "I-30 every call is answered": clients.answered,
+    "as expected": process.expectations,
+}
+
+MOST_VACUOUS = 0.8
+"""The part of the faults that must have hit a live lease."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a run proved."""
+
+    history: History
+    violations: dict[str, list[Violation]]
+    faults: int = 0
+    effective: int = 0
+    recoveries: list[float] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.violations.values()))
+
+    @property
+    def vacuous(self) -> bool:
+        return self.effective < MOST_VACUOUS * self.faults
+
+    @property
+    def first(self) -> Violation | None:
+        found = [violation for some in self.violations.values() for violation in some[:1]]
+        return min(found, key=lambda violation: violation.t or 2**62, default=None)
+
+    def report(self) -> dict[str, Any]:
+        """What is published, and nothing else."""
+        plan = self.history.plan
+        return {
+            "profile": plan["profile"],
+            "seed": plan["seed"],
+            "jobs": len(self.history.stories) + len(self.history.table_rows),
+            "seconds": plan.get("seconds", 0),
+            "faults": self.faults,
+            "faults_effective": self.effective,
+            "invariants": {name: len(found) for name, found in self.violations.items()},
+            "recovery_s": {
+                "p50": percentile(self.recoveries, 0.5),
+                "p99": percentile(self.recoveries, 0.99),
+                "max": percentile(self.recoveries, 1.0),
+            },
+        }
+
+
+def percentile(values: Sequence[float], part: float) -> float:
+    """Of sorted values; 0 when there are none."""
+    if not values:
+        return 0.0
+    return round(values[min(len(values) - 1, int(part * len(values)))], 3)
+
+
+def check(directory: Path) -> Verdict:
+    history = load(directory)
+    violations = {
+        name: [_named(name, violation) for violation in invariant(history)]
+        for name, invariant in INVARIANTS.items()
+    }
+    verdict = Verdict(history, violations)
+    verdict.faults = len(history.faults)
+    verdict.effective = _effective(history)
+    verdict.recoveries = process.recovery_times(history)
+    return verdict
+
+
+def _named(name: str, violation: Violation) -> Violation:
+    violation.invariant = name
+    return violation
+
+
+def _effective(history: History) -> int:
+    """How many faults hit a live lease; one aimed at a client must have hit a call."""
+    by_pid = pids_of(history)
+    everybody = [span for spans in by_pid.values() for span in spans]
+
+    def hit(fault: Fault) -> bool:
+        if fault.hit is not None:
+            return fault.hit
+        spans = everybody if fault.pid is None else by_pid.get(fault.pid, [])
+        return any(start <= fault.t < end for start, end in spans)
+
+    return sum(map(hit, history.faults))

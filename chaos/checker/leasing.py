@@ -1,0 +1,219 @@
+"""Invariants of leases: who may write, who may run, how many at once, and why again."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from chaos.checker.model import LeaseKey, LogRow, Run, Story, Violation, pid_of
+from chaos.files import SECOND
+from holdfast.lifecycle import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from chaos.checker.history import History
+
+_FORGETFUL = 2 * SECOND
+"""A claim that was not flushed yet is forgotten by a crash within this time."""
+
+_LAPSES = ("recover", "retire")
+_ENDS = {
+    Status.SUCCESSFUL: ("ok",),
+    Status.EXCEPTION: ("raise", "cancelled"),
+    Status.FAILED: ("raise", "retry", "cancelled"),
+}
+
+
+def fence(history: History) -> Iterator[Violation]:
+    """A lease is settled by its holder alone, after its handler has ended, as the handler said."""
+    for story in history.stories.values():
+        runs = {run.key: run for run in story.runs}
+        for row in story.log:
+            if row.settles and row.key is not None:
+                yield from _settled_by_holder(history, story, row, runs.get(row.key))
+    yield from _table_fence(history)
+
+
+def _settled_by_holder(
+    history: History, story: Story, row: LogRow, run: Run | None
+) -> Iterator[Violation]:
+    if run is None:
+        if row.verb != "release" and not _unwritten(history, row):
+            text = f"job {story.job}: {row.verb} of a lease under which nothing ran"
+            yield Violation("", text, story.job, row.t)
+        return
+    if run.open_at(row.t):
+        text = f"job {story.job}: {row.verb} by another while pid {run.pid} ran it"
+        yield Violation("", text, story.job, row.t)
+    elif row.verb == "retry":
+        if run.how != "retry":
+            yield Violation("", f"job {story.job}: retry after {run.how!r}", story.job, row.t)
+    elif (ends := _ENDS.get(Status(row.status))) and run.how not in ends:
+        text = f"job {story.job}: {row.status} after the handler ended with {run.how!r}"
+        yield Violation("", text, story.job, row.t)
+
+
+def _unwritten(history: History, row: LogRow) -> bool:
+    """A handler that is refused before it starts, such as for a lost schedule, leaves no line."""
+    return row.error is not None and row.error in history.plan.get("refusals", ())
+
+
+def _table_fence(history: History) -> Iterator[Violation]:
+    """Rows of a table have no log: nobody may settle a lease after its successor has begun."""
+    for row_id, runs in history.table_runs.items():
+        starts = sorted(runs, key=lambda run: run.start)
+        for before, after in pairwise(starts):
+            told = history.settled.get(before.key)
+            if told is not None and told[0] > after.start and told[1] != "Released":
+                text = f"row {row_id}: pid {before.pid} settled it while pid {after.pid} held it"
+                yield Violation("", text, t=told[0])
+        row = history.table_rows.get(row_id)
+        done = row is not None and row["inactive"]
+        if done and not any(run.how in ("ok", "raise", "retry") for run in starts):
+            yield Violation("", f"row {row_id} is done, but no handler ended")
+
+
+def one_lease(history: History) -> Iterator[Violation]:
+    """Leases of a job follow each other, and what ran, ran under one of them."""
+    for story in history.stories.values():
+        spans = [(row.at, row.t) for row in story.log if row.at is not None]
+        if story.row is not None and story.row.at is not None:
+            spans.append((story.row.at, history.clock))
+        for (_, end), (start, _) in pairwise(spans):
+            if start < end:
+                text = (
+                    f"job {story.job} was leased {(end - start) / SECOND:.3f} s before it was free"
+                )
+                yield Violation("", text, story.job, start)
+        known = {row.key for row in story.log}
+        if story.row is not None:
+            known.add(story.row.key)
+        for run in story.runs:
+            forgotten = history.crashed(run.key.at, run.key.at + _FORGETFUL)
+            if run.key not in known and not forgotten:
+                text = f"job {story.job} ran in pid {run.pid} under a lease that has no end"
+                yield Violation("", text, story.job, run.start)
+
+
+def mortal(history: History) -> Iterator[Violation]:
+    """A lease whose handler has ended is not kept alive for ever."""
+    most = 3 * history.lease + 5 * SECOND
+    ends = _ends(history)
+    for story in history.stories.values():
+        for run in story.runs:
+            if run.end is None:
+                continue
+            end = ends.get(run.key, history.clock if _holds(story, run.key) else run.end)
+            if end - run.end > most and not history.disturbed(run.pid, run.end, end):
+                late = (end - run.end) / SECOND
+                text = f"job {story.job}: its lease lived {late:.1f} s longer than its handler"
+                yield Violation("", text, story.job, end)
+
+
+def _ends(history: History) -> dict[LeaseKey, int]:
+    rows = (row for story in history.stories.values() for row in story.log)
+    return {row.key: row.t for row in rows if row.key is not None}
+
+
+def _holds(story: Story, key: LeaseKey) -> bool:
+    return story.row is not None and story.row.key == key
+
+
+def limits(history: History) -> Iterator[Violation]:
+    """Never more leases of an entrypoint at once than its limit, by the database's clock."""
+    for name, most in history.plan.get("limits", {}).items():
+        edges: list[tuple[int, int, int]] = []
+        for key, entrypoint, end in history.leases():
+            if entrypoint == name:
+                edges += [(key.at, 1, key.job), (end, -1, key.job)]
+        count = 0
+        # At the same instant an end comes before a start.
+        for t, step, job in sorted(edges):
+            count += step
+            if step > 0 and count > most:
+                yield Violation("", f"{count} leases of {name!r} at once, limit {most}", job, t)
+
+
+def capacity(history: History) -> Iterator[Violation]:
+    """No worker runs more handlers at once than it has slots."""
+    most = history.plan.get("concurrency", 0)
+    edges: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for run in _all_runs(history):
+        if run.end is not None:
+            edges[run.pid] += [(run.start, 1, run.key.job), (run.end, -1, run.key.job)]
+    for pid, found in edges.items():
+        count = 0
+        for t, step, job in sorted(found):
+            count += step
+            if step > 0 and most and count > most:
+                yield Violation("", f"pid {pid} runs {count} handlers, {most} slots", job, t)
+                break
+
+
+def _all_runs(history: History) -> Iterator[Run]:
+    for story in history.stories.values():
+        yield from story.runs
+    for runs in history.table_runs.values():
+        yield from runs
+
+
+def self_fence(history: History) -> Iterator[Violation]:
+    """No handler starts after its lease has ended, nor goes on beside its successor's.
+
+    Unless its process was frozen or its loop blocked: then nothing could have told it.
+    """
+    for story in history.stories.values():
+        # Of a cancellation a worker hears when it comes; of a lapse it knows by itself.
+        lapses = {row.key: row.t for row in story.log if row.verb in _LAPSES}
+        for run in story.runs:
+            end = lapses.get(run.key)
+            if end is not None and run.start > end:
+                text = f"job {story.job} was started {(run.start - end) / SECOND:.3f} s too late"
+                yield Violation("", text, story.job, run.start)
+        yield from _overlaps(history, story.runs)
+    for runs in history.table_runs.values():
+        yield from _overlaps(history, runs)
+
+
+def _overlaps(history: History, runs: Iterable[Run]) -> Iterator[Violation]:
+    ordered = sorted(runs, key=lambda run: run.start)
+    for before, after in pairwise(ordered):
+        gone = before.end or history.died(before.pid) or history.clock
+        if gone <= after.start or before.kind in ("block", "gate-block"):
+            continue
+        since = before.start - history.lease // 3
+        frozen = any(
+            fault.pid == before.pid and fault.t <= gone and fault.until >= since
+            for fault in (*history.faults, *history.stalls)
+            if fault.kind in ("freeze", "stall")
+        )
+        if not frozen and not history.crashed(before.key.at, after.start):
+            both = (gone - after.start) / SECOND
+            text = f"job {before.key.job} ran twice at once for {both:.3f} s"
+            yield Violation("", text, before.key.job, after.start)
+
+
+def explained(history: History) -> Iterator[Violation]:
+    """Each lease runs its handler at most once, and each recovery follows from a disturbance."""
+    for story in history.stories.values():
+        for key, count in Counter(run.key for run in story.runs).items():
+            if count > 1:
+                text = f"job {story.job} was started {count} times under one lease"
+                yield Violation("", text, story.job, key.at)
+        for row in story.log:
+            if row.verb in _LAPSES and not _recovery_explained(history, row):
+                text = f"job {story.job} was taken from pid {pid_of(row.by)} for no reason"
+                yield Violation("", text, story.job, row.t)
+
+
+def _recovery_explained(history: History, row: LogRow) -> bool:
+    assert row.at is not None
+    pid = pid_of(row.by)
+    died = history.died(pid)
+    if died is not None and died <= row.t:
+        return True
+    # The last renewal may have been just before; then a whole lease passed in silence.
+    since = row.t - history.lease - history.lease // 2 - SECOND // 2
+    return history.disturbed(pid, max(since, row.at - SECOND), row.t)

@@ -1,0 +1,160 @@
+"""Invariants of processes: how they end, and how soon others take over."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from chaos.checker.model import LeaseKey, Violation, pid_of
+from chaos.files import SECOND
+from holdfast.lifecycle import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from chaos.checker.history import History
+
+_SLACK = 5 * SECOND
+_FIRST_CLAIM = 5 * SECOND
+
+
+def clean_exit(history: History) -> Iterator[Violation]:
+    """A worker that was told to end is gone in time, and holds nothing when it says all is well."""
+    grace = int((history.plan.get("drain", 5.0) + 1.0) * SECOND)
+    held = {pid_of(s.row.by) for s in history.stories.values() if s.row and s.row.by}
+    held |= {pid_of(row["by"]) for row in history.table_rows.values() if row["by"]}
+    for pid, told in history.told.items():
+        exit_ = history.exits.get(pid)
+        if exit_ is None or exit_.t - told > grace + _starved(history, pid, told):
+            yield Violation("", f"pid {pid} outlived its grace", t=told)
+        elif exit_.code != 0 and not _killed(history, pid):
+            yield Violation("", f"pid {pid} was told to end and ended with {exit_.code}", t=told)
+        elif exit_.code == 0 and pid in held:
+            yield Violation("", f"pid {pid} ended well and still holds leases", t=exit_.t)
+
+
+def _starved(history: History, pid: int, since: int) -> int:
+    """How long the process, or the machine, did not get to run meanwhile."""
+    return SECOND // 2 + sum(
+        stall.until - stall.t
+        for stall in history.stalls
+        if stall.pid in (None, pid) and stall.until >= since
+    )
+
+
+def _killed(history: History, pid: int) -> bool:
+    return any(fault.kind == "kill" and fault.pid == pid for fault in history.faults)
+
+
+def no_silent_death(history: History) -> Iterator[Violation]:
+    """No worker ends by itself, except of a job that kills it."""
+    poisoned = {
+        run.pid
+        for story in history.stories.values()
+        for run in story.runs
+        if run.kind == "poison" and run.end is None
+    }
+    for exit_ in history.exits.values():
+        if exit_.pid in history.spawned and not exit_.told and exit_.pid not in poisoned:
+            text = f"worker {exit_.name} (pid {exit_.pid}) ended with {exit_.code} by itself"
+            yield Violation("", text, t=exit_.t)
+
+
+def drained(history: History) -> Iterator[Violation]:
+    """When the faults are over, everything that is due ends."""
+    if not history.plan.get("drained"):
+        return
+    for story in history.stories.values():
+        if story.row is not None and story.row.status != Status.FAILED:
+            yield Violation("", f"job {story.job} is still {story.row.status}", story.job)
+    for row_id, row in history.table_rows.items():
+        if not row["inactive"]:
+            yield Violation("", f"row {row_id} is still not done")
+
+
+def deaths(history: History) -> list[tuple[int, int]]:
+    """(pid, instant) of every worker that ended without a word."""
+    return [
+        (exit_.pid, exit_.t)
+        for exit_ in history.exits.values()
+        if exit_.pid in history.spawned and exit_.code < 0 and exit_.pid not in history.told
+    ]
+
+
+def orphans(history: History) -> Iterator[tuple[LeaseKey, int, int]]:
+    """The leases that a dead worker left: identity, its death, and when the lease was ended."""
+    died = dict(deaths(history))
+    for key, _, end in history.leases():
+        pid = pid_of(key.by)
+        if pid in died and end > died[pid]:
+            yield key, died[pid], end
+
+
+def recovery(history: History) -> Iterator[Violation]:
+    """The leases of a dead worker end within the lease and five seconds."""
+    for key, died, end in orphans(history):
+        most = history.lease + _SLACK + _away(history, died, end)
+        if end - died > most:
+            late = (end - died) / SECOND
+            yield Violation(
+                "", f"job {key.job} waited {late:.1f} s for a dead worker", key.job, end
+            )
+
+
+def _away(history: History, since: int, until: int) -> int:
+    """How long there was no server, or no machine, to recover anything meanwhile."""
+    spans = [f for f in history.faults if f.kind in ("crash", "failover", "disk")]
+    return sum(
+        max(0, min(until, found.until) - max(since, found.t))
+        for found in (*spans, *(s for s in history.stalls if s.pid is None))
+    )
+
+
+def recovery_times(history: History) -> list[float]:
+    """Seconds from a worker's death to the next start of each job it had, or to its retirement."""
+    times = []
+    for key, died, end in orphans(history):
+        story = history.stories[key.job]
+        starts = [run.start for run in story.runs if run.key.at >= end]
+        times.append((min(starts, default=end) - died) / SECOND)
+    return sorted(times)
+
+
+def resumed(history: History) -> Iterator[Violation]:
+    """Soon after the server is back, jobs are claimed again."""
+    claims = sorted(key.at for key, _, _ in history.leases())
+    downs = [fault for fault in history.faults if fault.kind in ("crash", "failover")]
+    for down in downs:
+        place = bisect_left(claims, down.until)
+        disturbed = any(
+            other is not down
+            and other.kind == down.kind
+            and 0 <= other.t - down.until < _FIRST_CLAIM
+            for other in downs
+        )
+        if disturbed or not history.plan.get("sustained"):
+            continue
+        first = claims[place] if place < len(claims) else history.clock
+        if first - down.until > _FIRST_CLAIM + _starved(history, 0, down.until):
+            wait = (first - down.until) / SECOND
+            yield Violation("", f"no claim for {wait:.1f} s after the server's return", t=down.t)
+
+
+def retired_innocents(history: History) -> Iterator[Violation]:
+    """A job that kills its worker is held after its last chance, and no other job for it."""
+    cap = history.plan.get("max_recoveries", 3)
+    for story in history.stories.values():
+        kind = story.spec[1] if story.spec else (story.runs[0].kind if story.runs else "")
+        if kind == "poison" and len(story.runs) > cap:
+            text = f"poison job {story.job} killed {len(story.runs)} workers"
+            yield Violation("", text, story.job)
+        elif history.plan.get("innocent") and kind != "poison":
+            if any(row.verb == "retire" for row in story.log):
+                yield Violation("", f"job {story.job} was retired for another's", story.job)
+
+
+def expectations(history: History) -> Iterator[Violation]:
+    """What a scenario watched for by itself."""
+    for line in history.expectations:
+        if not line["ok"]:
+            yield Violation("", line["text"], line.get("job"), line["t"])
