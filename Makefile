@@ -9,7 +9,7 @@ WORKERS ?= 2
 .DELETE_ON_ERROR:
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # A venv that cannot run its own pip (half made, or moved from elsewhere) is made anew.
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -28,6 +28,13 @@ check: $(VENV)/ready ## Run the linters, the type checker and the layer contract
 
 demo: $(VENV)/ready ## Run real jobs on an embedded PostgreSQL and watch them
 	$(BIN)/holdfast demo
+
+.PHONY: bench bench-quick
+bench: $(VENV)/ready ## Measure Holdfast and every peer (hours); BINDIR=… chooses a PostgreSQL
+	$(BIN)/python -m bench.main --publish $(ARGS)
+
+bench-quick: $(VENV)/ready ## Measure Holdfast, PgQueuer and the raw limit (5 minutes)
+	$(BIN)/python -m bench.main --quick $(ARGS)
 
 pictures: $(VENV)/ready ## Draw the pictures of the documentation
 	$(BIN)/python -m holdfast.cli.dashboard_picture docs/images/dashboard.svg

@@ -24,7 +24,7 @@ class Sizes:
     few_times: int = 5
     many: int = 1_000_000
     window_seconds: float = 8.0
-    fill_seconds: float = 240.0
+    fill_seconds: float = 600.0
     steady_seconds: float = 180.0
     steady_waiting: int = 2_000
     idle_seconds: float = 20.0

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from bench.plan import Sizes
     from bench.server import Server
 
+    Fill = Callable[[Process, str], None]
+    """Puts jobs into a database, with a process of the subject and the database's name."""
+
 _serial = itertools.count(1)
 _PATIENCE = 120.0
 
@@ -34,6 +37,7 @@ class Stage:
         self._installed = installed
         self._logs = logs
         self._templates: set[str] = set()
+        self._unfillable: dict[str, SubjectFailed] = {}
         self.details: dict[str, list[object]] = {}
         """What results.json has no place for, by measure and subject."""
 
@@ -49,7 +53,7 @@ class Stage:
         self,
         subject: Contestant,
         key: str = "empty",
-        fill: Callable[[Process], None] | None = None,
+        fill: Fill | None = None,
         *,
         large: bool = False,
     ) -> Iterator[str]:
@@ -62,12 +66,13 @@ class Stage:
         finally:
             self.server.drop(name)
 
-    def _template(
-        self, subject: Contestant, key: str, fill: Callable[[Process], None] | None
-    ) -> str:
+    def _template(self, subject: Contestant, key: str, fill: Fill | None) -> str:
         name = f"{subject.name}_{key}"
         if name in self._templates:
             return name
+        if name in self._unfillable:
+            # What took too long once is not waited for in every round.
+            raise self._unfillable[name]
         if fill is None:
             self.server.create(name)
         else:
@@ -75,9 +80,11 @@ class Stage:
         self._templates.add(name)
         try:
             with self.start(subject, name) as process:
-                process.ask("install") if fill is None else fill(process)
-        except BaseException:
+                process.ask("install") if fill is None else fill(process, name)
+        except BaseException as error:
             self._drop(name)
+            if isinstance(error, SubjectFailed):
+                self._unfillable[name] = error
             raise
         self.server.tidy(name)
         return name

@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_mutants(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     planting = commands.add_parser("mutants", help="plant bugs; every one must be caught")
     planting.add_argument("--only", action="append", metavar="NAME", help="may be repeated")
+    planting.add_argument("--keep", action="store_true", help="keep the histories")
     planting.add_argument("--list", action="store_true", help="name them and stop")
     planting.add_argument("--report", type=Path, default=report.DEFAULT)
     planting.add_argument("--pg", type=Path, help="folder of PostgreSQL's programs")

@@ -20,7 +20,7 @@ from holdfast.events import Event, Lost, Settled
 from holdfast.table import linear
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _LOOK = 0.01
 
@@ -175,15 +175,20 @@ class Handlers:
 
     async def _gate(self, job: Job, does: Mapping[str, Any]) -> None:
         """Wait for the file that is named for this run, awaiting or blocking, then end as told."""
-        run = min(job.recoveries, len(does["gates"]) - 1)
-        gate = self._ledger.directory / does["gates"][run]
+        gate = self._ledger.directory / _nth(does["gates"], job.recoveries)
+        block = _nth(does.get("block", [False]), job.recoveries)
         while not gate.exists():
-            if does.get("block"):
+            if block:
                 time.sleep(_LOOK)  # noqa: ASYNC251 - that is the fault
             else:
                 await asyncio.sleep(_LOOK)
-        match does.get("then", ["ok"])[min(run, len(does.get("then", ["ok"])) - 1)]:
+        match _nth(does.get("then", ["ok"]), job.recoveries):
             case "retry":
                 raise RetryRequested(timedelta(seconds=does.get("delay", 0.0)), "as told")
             case "raise":
                 raise _error("plain")
+
+
+def _nth(choices: Sequence[Any], n: int) -> Any:
+    """What is meant for this run; the last is for all that follow."""
+    return choices[min(n, len(choices) - 1)]

@@ -93,9 +93,9 @@ class Nemesis:
                 await asyncio.sleep(planned.seconds)
                 await self._stage.proxy.flow(name)
             case "drop-claim":
-                await self._drop(planned, name, "claim", reply=b'"uid"')
+                await self._drop(planned, name, "claim", replies=(b'"uid"',))
             case "drop-settle":
-                await self._drop(planned, name, "settle", reply=b"INSERT 0 ")
+                await self._drop(planned, name, "settle", replies=(b"INSERT 0 ",))
 
     async def _freeze(self, planned: Planned, victim: Process) -> None:
         self._stage.fault("freeze", victim.name, seconds=planned.seconds + 0.3)
@@ -122,7 +122,7 @@ class Nemesis:
             ports,
         )
 
-    async def _drop(self, planned: Planned, name: str, role: str, **fits: bytes) -> None:
+    async def _drop(self, planned: Planned, name: str, role: str, **fits: Any) -> None:
         trap = self._stage.proxy.trap(name, role, **fits)
         try:
             async with asyncio.timeout(_PATIENCE):

@@ -42,7 +42,7 @@ class Trap:
 
     role: str
     request: bytes
-    reply: bytes
+    replies: tuple[bytes, ...]
     sprung: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -130,9 +130,11 @@ class Proxy:
             self._rules[process] = Rule()
             self._changed.notify_all()
 
-    def trap(self, process: str, role: str, *, request: bytes = b"", reply: bytes = b"") -> Trap:
+    def trap(
+        self, process: str, role: str, *, request: bytes = b"", replies: tuple[bytes, ...] = (b"",)
+    ) -> Trap:
         """Forward the next request that fits, then drop its reply and the connection."""
-        trap = Trap(role, request, reply)
+        trap = Trap(role, request, replies)
         self._traps.setdefault(process, []).append(trap)
         return trap
 
@@ -201,7 +203,9 @@ class Proxy:
 
     async def _homeward(self, link: Link, data: bytes) -> bool:
         trap = link.armed
-        if trap is None or trap not in self._traps.get(link.process, ()) or trap.reply not in data:
+        if trap is None or trap not in self._traps.get(link.process, ()):
+            return True
+        if not any(reply in data for reply in trap.replies):
             return True
         self.disarm(link.process, trap)
         trap.sprung.set()

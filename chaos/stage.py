@@ -86,6 +86,7 @@ class Stage:
         lease: float = 1.5,
         mutant: str | None = None,
         ddl: str = "",
+        probing: bool = True,
     ) -> None:
         self.cluster = cluster
         self.directory = directory
@@ -93,6 +94,7 @@ class Stage:
         self.mutant = mutant
         self._database = database
         self._ddl = ddl
+        self._probing = probing
         self.proxy = Proxy(cluster.port)
         self.workers: dict[str, Process] = {}
         self._plans: dict[str, WorkerPlan] = {}
@@ -125,8 +127,9 @@ class Stage:
             await connection.execute(_ROWS + self._ddl)
         finally:
             await connection.close()
-        for task in (self._watch(), self._probe()):
-            self._tasks.append(asyncio.create_task(task))
+        self._tasks.append(asyncio.create_task(self._watch()))
+        if self._probing:
+            self._tasks.append(asyncio.create_task(self._probe()))
         return self
 
     async def __aexit__(self, *failure: object) -> None:
@@ -182,15 +185,15 @@ class Stage:
         with suppress(ProcessLookupError):
             process.popen.send_signal(signal.SIGCONT)
 
-    async def retire(self, name: str) -> float:
-        """SIGTERM, no successor; how many seconds its end took."""
+    async def retire(self, name: str, patience: float = 60.0) -> float:
+        """SIGTERM; how many seconds its end took, or how long it was waited for in vain."""
         worker = self.workers[name]
         worker.leaving = True
         self._journal.note("term", name=name, pid=worker.pid)
         began = now()
         with suppress(ProcessLookupError):
             worker.popen.send_signal(signal.SIGTERM)
-        await self.until(lambda: not worker.alive, 60.0)
+        await self.until(lambda: not worker.alive, patience)
         return (now() - began) / SECOND
 
     def fault(self, kind: str, worker: str | None = None, **fields: object) -> None:

@@ -66,7 +66,7 @@ def telemetry(stage: Stage, subject: Contestant) -> dict[str, float]:
 def work_5ms(stage: Stage, subject: Contestant) -> dict[str, float]:
     count, seconds = stage.sizes.nap, stage.sizes.nap_seconds
 
-    def fill(process: Process) -> None:
+    def fill(process: Process, _database: str) -> None:
         filled(process, count, stage.sizes.fill_seconds, task="nap")
 
     with stage.database(subject, "naps", fill) as database:
@@ -78,17 +78,20 @@ def clutter(stage: Stage, subject: Contestant) -> dict[str, float]:
     """Beside deferred jobs and jobs that failed for good and were kept."""
     sizes = stage.sizes
 
-    def fill(process: Process) -> None:
-        filled(process, sizes.lying, sizes.fill_seconds, task="fail")
-        process.ask("work", task="fail")
-        wait_until(
-            lambda: process.has_done(sizes.lying),
-            patience=sizes.fill_seconds,
-            what=f"{subject.name}: {sizes.lying:,} failures",
-        )
-        # Outcomes are written after the handlers have ended.
-        time.sleep(3.0)
+    def fill(process: Process, database: str) -> None:
         filled(process, sizes.lying, sizes.fill_seconds, delay=86400.0)
+        filled(process, sizes.lying, sizes.fill_seconds, task="fail")
+        with (
+            stage.watched(subject, database) as await_empty,
+            stage.start(subject, database) as failing,
+        ):
+            failing.ask("work", task="fail")
+            wait_until(
+                lambda: failing.has_done(sizes.lying),
+                patience=sizes.fill_seconds,
+                what=f"{subject.name}: {sizes.lying:,} failures",
+            )
+            await_empty()
         filled(process, sizes.drain, sizes.fill_seconds)
 
     with stage.database(subject, "clutter", fill) as database:
@@ -99,7 +102,7 @@ def clutter(stage: Stage, subject: Contestant) -> dict[str, float]:
 def _drain_waiting(stage: Stage, subject: Contestant, **options: Any) -> Drained:
     count = stage.sizes.drain
 
-    def fill(process: Process) -> None:
+    def fill(process: Process, _database: str) -> None:
         filled(process, count, stage.sizes.fill_seconds)
 
     with stage.database(subject, "waiting", fill) as database:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ASYNC = "chancy.executors.asyncex.AsyncExecutor"
 QUEUES = {
     "tuned": Queue(
-        "default", concurrency=1000, executor=ASYNC, polling_interval=1, eager_polling=True
+        "default", concurrency=100, executor=ASYNC, polling_interval=1, eager_polling=True
     ),
     "defaults": Queue("default"),
     "slots": Queue(

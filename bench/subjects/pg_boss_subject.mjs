@@ -6,7 +6,7 @@ const PgBoss = loaded.PgBoss ?? loaded.default;
 
 const EAGER = { pollingIntervalSeconds: 0.5, notifyPollingIntervalSeconds: 0.5, burstWhenBatchFull: true };
 const SETTINGS = {
-  tuned: { batchSize: 1000, localConcurrency: 2, ...EAGER },
+  tuned: { batchSize: 1000, localConcurrency: 4, ...EAGER },
   defaults: {},
   slots: { batchSize: 50, localConcurrency: 2, ...EAGER },
 };

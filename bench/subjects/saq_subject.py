@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "tuned": {"concurrency": 50},
+    "tuned": {"concurrency": 20},
     "defaults": {},
     "slots": {"concurrency": 100},
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from holdfast.lifecycle import FINAL, Status
+from holdfast.lifecycle import FINAL, TRANSITIONS, Status, Verb
 
 _FINAL = frozenset(str(status) for status in FINAL)
 
@@ -62,7 +62,7 @@ class LogRow:
         if self.status == Status.QUEUED:
             if self.error is not None:
                 return "retry"
-            return "recover" if self.reason == "lease_expired" else "release"
+            return "recover" if self.reason == TRANSITIONS[Verb.RECOVER].reason else "release"
         return "hold" if self.error is not None else "retire"
 
     @property

@@ -94,7 +94,9 @@ class TestReliability:
     async def test_the_exception_query_shows_type_message_and_traceback(
         self, names: Names, connection: Any
     ) -> None:
-        @names["pgq"].entrypoint("broken")
+        hf: Holdfast = names["pgq"]
+
+        @hf.entrypoint("broken")
         async def broken(job: Job) -> None:
             raise ValueError("no such thing")
 
@@ -131,7 +133,7 @@ class TestReliability:
         assert job.execute_after - job.updated == timedelta(seconds=1)
 
     async def test_run_takes_the_three_settings(self, names: Names) -> None:
-        pgq = names["pgq"]
+        pgq: Holdfast = names["pgq"]
 
         @pgq.entrypoint("stop")
         async def stop(job: Job) -> None:
@@ -374,7 +376,9 @@ class TestHoldingFailedJobs:
         assert await status_of(names, job_id) is expected
 
     async def test_requeued_jobs_start_afresh(self, names: Names) -> None:
-        @names["pgq"].entrypoint("fails", on_failure="hold")
+        hf: Holdfast = names["pgq"]
+
+        @hf.entrypoint("fails", on_failure="hold")
         async def fails(job: Job) -> None:
             raise RuntimeError
 

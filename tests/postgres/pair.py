@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import asyncpg
 
 from holdfast.clock import ManualClock
 from holdfast.errors import HoldfastError
@@ -14,8 +18,7 @@ from holdfast.stores.postgres.store import PostgresStore
 from tests.postgres import tables
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
     from uuid import UUID
 
     from holdfast.models import Job, LogEntry, Schedule
@@ -51,6 +54,17 @@ class World:
 
     runner: asyncio.Runner
     connection: Any
+
+
+@contextmanager
+def world_on(dsn: str) -> Iterator[World]:
+    with asyncio.Runner() as runner:
+        connection = runner.run(asyncpg.connect(dsn))
+        try:
+            runner.run(PostgresStore(AsyncpgDriver(connection)).install())
+            yield World(runner, connection)
+        finally:
+            connection.terminate()
 
 
 class Seen(NamedTuple):

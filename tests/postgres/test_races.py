@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from itertools import combinations_with_replacement
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast.errors import DuplicateJobError
 from holdfast.lifecycle import LIFECYCLE, TRANSITIONS, Guard, Status, Verb
-from holdfast.models import Held, Job, NewJob, OnConflict, Requeued, Want
+from holdfast.models import Job, NewJob, OnConflict, Requeued, Want
 from tests.postgres import tables
 from tests.postgres.stage import LEASE, WANT, held, stage_on
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+    from collections.abc import AsyncIterator
 
     from holdfast.lifecycle import Transition
-    from tests.postgres.stage import Session, Stage
+    from tests.postgres.stage import Stage
     from tests.servers import Database
 
 COMPLETE, RETRY, HOLD = (TRANSITIONS[verb] for verb in (Verb.COMPLETE, Verb.RETRY, Verb.HOLD))
@@ -350,69 +349,6 @@ async def test_of_two_held_jobs_with_one_key_two_requeues_at_once_free_only_one(
         assert await stage.a.requeue(first.id) == {first.id: Requeued.REQUEUED}
         requeueing = await stage.begin(stage.b.requeue(second.id), stage.b)
     assert await requeueing == {second.id: Requeued.KEY_TAKEN}
-
-
-BATCHES: dict[str, Callable[[Session, Sequence[Job]], Coroutine[Any, Any, Any]]] = {
-    "complete": lambda session, jobs: session.change(COMPLETE, *jobs),
-    "hold": lambda session, jobs: session.change(HOLD, *jobs),
-    "renew": lambda session, jobs: session.store.leases.renew(
-        [Held(job.id, job.claim_token) for job in jobs if job.claim_token]
-    ),
-    "cancel": lambda session, jobs: session.remove(CANCEL, *jobs),
-}
-
-
-async def scattered(stage: Stage, number: int) -> list[Job]:
-    """Leased jobs, by id, whose rows lie in the table the other way round."""
-    await stage.enqueue(number)
-    jobs = await stage.a.claim(limit=number)
-    await stage.observer.execute("delete from holdfast; delete from holdfast_leases")
-    await tables.load(stage.observer, reversed(jobs))
-    return jobs
-
-
-async def in_a_transaction(session: Session, name: str, jobs: Sequence[Job]) -> Any:
-    """Where a deadlock is an error, instead of a reason to try again."""
-    async with session.connection.transaction():
-        return await BATCHES[name](session, jobs)
-
-
-async def meet(
-    stage: Stage, one: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any], middle: Job
-) -> tuple[int, int]:
-    """Let both go on at once, when one of the rows stops being in their way."""
-    async with stage.blocker.transaction():
-        await stage.blocker.fetch("select from holdfast where id = $1 for update", middle.id)
-        first = await stage.begin(one, stage.a)
-        second = await stage.begin(other, stage.b)
-    return len(await first), len(await second)
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [("hold", "cancel"), ("hold", "hold"), ("cancel", "hold"), ("complete", "complete")],
-)
-async def test_batches_in_opposite_order_do_not_deadlock(
-    stage: Stage, one: str, other: str
-) -> None:
-    jobs = await scattered(stage, 200)
-    mine = in_a_transaction(stage.a, one, jobs)
-    theirs = in_a_transaction(stage.b, other, jobs[::-1])
-    first, second = await meet(stage, mine, theirs, jobs[100])
-    assert (first, second) == (len(jobs), len(jobs) if (one, other) == ("hold", "cancel") else 0)
-
-
-@pytest.mark.parametrize(("one", "other"), list(combinations_with_replacement(BATCHES, 2)))
-async def test_batches_that_meet_end_with_each_job_settled_once(
-    stage: Stage, one: str, other: str
-) -> None:
-    """Which rows a statement locks first depends on its plan; two that collide try again."""
-    jobs = await scattered(stage, 200)
-    mine, theirs = BATCHES[one](stage.a, jobs), BATCHES[other](stage.b, jobs[::-1])
-    first, second = await meet(stage, mine, theirs, jobs[100])
-    assert len(jobs) in (first, second)
-    ends = [entry for entry in await tables.log(stage.observer) if entry.claimed_at is not None]
-    assert len({entry.job_id for entry in ends}) == len(ends)
 
 
 async def test_of_two_schedulers_one_turns_a_tick_into_a_job(stage: Stage) -> None:

@@ -5,16 +5,13 @@ HOLDFAST_HYPOTHESIS=nightly runs many more and longer ones.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections import Counter
-from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-import asyncpg
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -44,14 +41,12 @@ from holdfast.models import (
 from holdfast.scheduler.cron import Cron
 from holdfast.scheduler.tick import tick
 from holdfast.stores.postgres import lanes
-from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
 from holdfast.stores.postgres.render import GUARDS, Statements
-from holdfast.stores.postgres.store import PostgresStore
 from tests.postgres import invariants, tables
-from tests.postgres.pair import JobPair, LeasePair, Pair, Raised, World
+from tests.postgres.pair import JobPair, LeasePair, Pair, Raised, World, world_on
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable
 
     from holdfast.lifecycle import Transition
     from holdfast.ports import Store
@@ -363,17 +358,6 @@ def accepted(offered: list[tuple[Held, Held]], here: set[Held], there: set[Held]
     """The leases that both stores still knew, as the memory store has them."""
     assert {mine for mine, other in offered if other in there} == here
     return here
-
-
-@contextmanager
-def world_on(dsn: str) -> Iterator[World]:
-    with asyncio.Runner() as runner:
-        connection = runner.run(asyncpg.connect(dsn))
-        try:
-            runner.run(PostgresStore(AsyncpgDriver(connection)).install())
-            yield World(runner, connection)
-        finally:
-            connection.terminate()
 
 
 @pytest.fixture(autouse=True)

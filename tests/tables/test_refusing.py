@@ -79,7 +79,6 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "a condition that does not parse": ("", {"where": "subject ="}, ("where 'subject ='",)),
     "a condition on a missing column": ("", {"where": "nothing > 1"}, ("nothing",)),
     "a condition that is none": ("", {"where": "subject"}, ("where 'subject'",)),
-    "a condition with a parameter": ("", {"where": "id = $1"}, ("where 'id = $1'",)),
     "several faults at once": (
         "alter table email_snoozes drop claimed_at",
         {"due": "send_at"},

@@ -179,7 +179,7 @@ def _queue(
     where: str | None,
 ) -> TableQueue:
     parts: dict[str, Any] = {}
-    known = (*REQUIRED, *OPTIONAL, "max_attempts")
+    known = [*(part for part in REQUIRED if part not in ("key", "due")), *OPTIONAL, "max_attempts"]
     for pair in columns or ():
         part, mark, value = pair.partition("=")
         if not mark or part not in known:

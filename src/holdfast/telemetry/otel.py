@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
-from holdfast.errors import MissingDependency
+from holdfast.errors import MissingDependency, RetryRequested
 from holdfast.events import Claimed, Event, Lost, Recovered, Retired, Settled
 from holdfast.models import Abandoned, Failed, Parked, Released, Retried, Succeeded
 
@@ -187,6 +187,11 @@ class _TracedExecutor:
     tracer: trace.Tracer
     worker: str
 
+    @property
+    def capacity(self) -> int:
+        found: int = getattr(self.inner, "capacity", 0)
+        return found
+
     async def execute(self, job: Job, context: Context) -> None:
         parent = propagate.extract(_texts(job.headers))
         with self.tracer.start_as_current_span(
@@ -207,7 +212,8 @@ class _TracedExecutor:
                 await self.inner.execute(job, context)
             except BaseException as error:
                 # The message may hold what must not leave the database; its type may not.
-                span.set_status(Status(StatusCode.ERROR, type(error).__name__))
+                told = error.__cause__ if isinstance(error, RetryRequested) else None
+                span.set_status(Status(StatusCode.ERROR, type(told or error).__name__))
                 raise
 
 

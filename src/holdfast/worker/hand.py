@@ -76,8 +76,8 @@ class Hand:
         be room for another."""
         self.untold: list[Lease] = []
         """Leases that are over, but their breakers do not know it yet."""
-        self.blocked = False
-        """Outcomes cannot be written: jobs that run now would only be run again."""
+        self._unwritable = False
+        self._writing: Lease | None = None
         self.changed = asyncio.Event()
 
     def __len__(self) -> int:
@@ -96,8 +96,18 @@ class Hand:
     def started(self) -> None:
         self.running += 1
 
-    def block(self, blocked: bool) -> None:
-        self.blocked = blocked
+    @property
+    def blocked(self) -> bool:
+        """Outcomes cannot be written: jobs that ran now would only be run again."""
+        overdue = self._writing is not None and not self._writing.to_be_renewed
+        return self._unwritable or overdue
+
+    def writing(self, lease: Lease) -> None:
+        """Its outcome, the oldest one, is on its way."""
+        self._writing = lease
+
+    def written(self, *, failed: bool) -> None:
+        self._writing, self._unwritable = None, failed
         self.changed.set()
 
     def finished(self) -> None:

@@ -114,17 +114,18 @@ class Settler:
             self._wake.clear()
             while self._pending:
                 batch = [self._pending.popleft() for _ in range(min(_BATCH, len(self._pending)))]
+                self._hand.writing(batch[0][0])
                 try:
                     await self._write(batch)
                     self._in_doubt = False
                     backoff.reset()
-                    self._hand.block(False)
+                    self._hand.written(failed=False)
                 except DatabaseError as error:
                     self._in_doubt = self._in_doubt or isinstance(error, ConnectionLost)
                     self._pending.extendleft(
                         ending for ending in reversed(batch) if ending[0] in self._hand
                     )
-                    self._hand.block(True)
+                    self._hand.written(failed=True)
                     pause = backoff.pause(f"outcomes of {len(batch)} jobs wait", error)
                     await asyncio.sleep(pause)
                 await self._gate.tell()

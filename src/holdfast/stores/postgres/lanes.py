@@ -24,7 +24,7 @@ _SHARE_OF_TIME = 20
 _CHEAP = 0.005
 _LOOK_AROUND = 0.5
 _LONGEST_WHILE_DRY = 1.0
-_LONGEST = 30.0
+_LONGEST = 5.0
 
 
 @dataclass(slots=True)

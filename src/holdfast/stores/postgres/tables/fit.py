@@ -87,6 +87,8 @@ class Fit:
     """The type of each column of text that cannot take every text."""
     json: frozenset[str] = frozenset()
     """Columns that arrive as JSON text."""
+    claim_leads: bool = False
+    """An index has the order after the claim, so it can serve only what is sorted by both."""
     faults: tuple[Fault, ...] = field(default=())
 
     def demand(self) -> Fit:
@@ -140,8 +142,15 @@ async def fit(driver: Driver, queue: TableQueue) -> Fit:
         parts,
         lengths={row[0]: row[2] for row in found if row[1] == "character varying"},
         json=frozenset(column for column, kind in types.items() if kind in ("json", "jsonb")),
+        claim_leads=_claim_leads(queue, [columns for _, _, columns in indexes]),
         faults=tuple(faults),
     )
+
+
+def _claim_leads(queue: TableQueue, indexes: list[list[str]]) -> bool:
+    first = order_item(queue.ordering[0])[0]
+    starts = ([queue.inactive, queue.claimed_at, first], [queue.claimed_at, first])
+    return any(columns[: len(start)] == start for columns in indexes for start in starts)
 
 
 def _is_default(queue: TableQueue, part: str) -> bool:

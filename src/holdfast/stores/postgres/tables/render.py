@@ -68,9 +68,13 @@ class TableWords:
 
     @property
     def order(self) -> str:
-        """The key at the end makes it the same order every time."""
-        items = map(order_item, self._queue.ordering)
-        return ", ".join([*(f"j.{quote(name)}{way}" for name, way in items), self.column("key")])
+        """The key at the end makes it the same order every time.
+
+        The claim is null in all rows that wait; naming it lets an index that begins with it serve.
+        """
+        first = [self.column("claimed_at")] if self._fit.claim_leads else []
+        items = [f"j.{quote(name)}{way}" for name, way in map(order_item, self._queue.ordering)]
+        return ", ".join([*first, *items, self.column("key")])
 
     @property
     def cap(self) -> str:

@@ -1,0 +1,146 @@
+"""Bugs of enqueuing: keys that are looked up first, calls repeated blindly, clocks, promises."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from chaos.mutants import base
+from chaos.mutants.base import entries, mutant, rewrite
+from holdfast.errors import ConnectionLost, OutcomeUnknown
+from holdfast.queries import Queries
+from holdfast.stores.postgres import jobs, render
+from holdfast.stores.postgres.jobs import PostgresJobs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.lifecycle import Transition
+    from holdfast.models import JobId, NewJob, OnConflict
+
+_later: set[asyncio.Task[Any]] = set()
+
+
+@mutant("dedupe-by-looking", "hot keys", ddl="drop index holdfast_dedupe_key")
+def dedupe_by_looking() -> None:
+    """Whether a key is free is looked up before the insert; no index enforces it."""
+    entries(render._ON_CONFLICT)["skip"] = ""
+    rewrite("insert")(
+        "    order by i.n\n",
+        "    where i.dedupe_key is null or not exists (\n"
+        "        select from {table} k, pg_sleep(0.005)\n"
+        "        where k.dedupe_key = i.dedupe_key and k.held_at is null\n"
+        "    )\n"
+        "    order by i.n\n",
+    )
+
+
+_KEY_WHILE_QUEUED = """
+drop index holdfast_dedupe_key;
+create unique index holdfast_dedupe_key on holdfast (dedupe_key)
+    where held_at is null and dedupe_key is not null and status = 'queued'
+"""
+
+
+@mutant("key-released-at-claim", "hot keys", ddl=_KEY_WHILE_QUEUED)
+def key_released_at_claim() -> None:
+    """A job lets go of its key when it is claimed."""
+    clause = entries(render._ON_CONFLICT)
+    clause["skip"] = clause["skip"].replace(
+        "dedupe_key is not null", "dedupe_key is not null and status = 'queued'"
+    )
+
+
+@mutant("enqueue-repeated-blindly", "lost replies")
+def enqueue_repeated_blindly() -> None:
+    """An enqueue whose reply was lost is sent again."""
+    original = PostgresJobs.insert
+
+    async def insert(
+        self: PostgresJobs, new: Sequence[NewJob], on_conflict: OnConflict
+    ) -> list[JobId | None]:
+        try:
+            return await original(self, new, on_conflict)
+        except OutcomeUnknown:
+            return await original(self, new, on_conflict)
+
+    PostgresJobs.insert = insert  # type: ignore[method-assign]
+
+
+@mutant("fresh-key-each-try", "lost replies")
+def fresh_key_each_try() -> None:
+    """An enqueue whose reply was lost is tried again under another key."""
+    original = Queries.enqueue_many
+
+    async def enqueue_many(
+        self: Queries, new: Sequence[NewJob], *, on_conflict: OnConflict = "raise"
+    ) -> list[JobId | None]:
+        try:
+            return await original(self, new, on_conflict=on_conflict)
+        except ConnectionLost:
+            if any(job.dedupe_key is None for job in new):
+                raise
+            again = [replace(job, dedupe_key=secrets.token_hex(8)) for job in new]
+            return await original(self, again, on_conflict=on_conflict)
+
+    Queries.enqueue_many = enqueue_many  # type: ignore[method-assign]
+
+
+@mutant("enqueue-not-durable", "forgetful enqueue")
+def enqueue_not_durable() -> None:
+    """Jobs are acknowledged without waiting for the disk."""
+    rewrite("insert")(
+        "clock_timestamp()) as now\n",
+        "clock_timestamp()) as now, set_config('synchronous_commit', 'off', true)\n",
+    )
+
+
+@mutant("client-clock-decides", "later")
+def client_clock_decides() -> None:
+    """When a job is due is computed by the client's clock."""
+    original = jobs._columns
+
+    def columns(new: Sequence[NewJob]) -> dict[str, object]:
+        now = datetime.now(UTC) + timedelta(seconds=base.skew)
+        return original(
+            [
+                replace(job, execute_after=now + job.execute_after)
+                if isinstance(job.execute_after, timedelta)
+                else job
+                for job in new
+            ]
+        )
+
+    jobs._columns = columns
+
+
+@mutant("claimed-early", "later")
+def claimed_early() -> None:
+    """A job is claimed up to a second before it is due."""
+    rewrite("claim")(
+        "          and j.execute_after <= (select now from clock)\n",
+        "          and j.execute_after <= (select now from clock) + interval '1 second'\n",
+    )
+
+
+@mutant("cancel-acknowledged-early", "canceled")
+def cancel_acknowledged_early() -> None:
+    """A cancellation is acknowledged before it is done."""
+    original = PostgresJobs.remove
+
+    async def remove(
+        self: PostgresJobs, transition: Transition, ids: Sequence[JobId], **more: Any
+    ) -> set[JobId]:
+        async def do() -> None:
+            await asyncio.sleep(2.0)
+            await original(self, transition, ids, **more)
+
+        task = asyncio.create_task(do())
+        _later.add(task)
+        task.add_done_callback(_later.discard)
+        return set(ids)
+
+    PostgresJobs.remove = remove  # type: ignore[method-assign]

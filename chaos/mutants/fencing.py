@@ -1,0 +1,234 @@
+"""Bugs of leases: writes without the token, reapers that do not look twice, clocks of yesterday."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+from chaos.mutants.base import entries, mutant, rewrite, unguard
+from holdfast.lifecycle import Guard, Transition, Verb
+from holdfast.models import JobId, Recovery
+from holdfast.stores.postgres import leases, render
+from holdfast.stores.postgres.leases import PostgresLeases
+from holdfast.stores.postgres.tables.render import TableWords
+from holdfast.worker import renew, run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.models import Want
+    from holdfast.worker.renew import Renewer, RenewingThread
+
+
+@mutant("finish-without-token", "late success")
+def finish_without_token() -> None:
+    """Success is recorded by the job's id alone."""
+    unguard("complete")
+
+
+@mutant("retry-without-token", "late retry")
+def retry_without_token() -> None:
+    """A retry is recorded by the job's id alone, if the job is leased."""
+    unguard("retry", instead="j.status = 'picked'")
+
+
+@mutant("fail-without-token", "late failure")
+def fail_without_token() -> None:
+    """A failure is recorded by the job's id alone."""
+    unguard("fail")
+
+
+@mutant("hold-without-token", "late hold")
+def hold_without_token() -> None:
+    """A hold is recorded by the job's id alone, if the job is leased."""
+    unguard("hold", instead="j.status = 'picked'")
+
+
+@mutant("release-without-token", "late release")
+def release_without_token() -> None:
+    """A job is handed back by its id alone, if it is leased."""
+    unguard("release", instead="j.status = 'picked'")
+
+
+@mutant("state-only-guard", "late success")
+def state_only_guard() -> None:
+    """Every write asks whether the job is leased, not by whom."""
+    names = ("complete", "retry", "fail", "hold", "release", "renew", "retire:last_retry")
+    unguard(*names, instead="j.status = 'picked'")
+
+
+@mutant("row-finish-without-token", "late row")
+def row_finish_without_token() -> None:
+    """The row of a table queue is finished by its key alone."""
+    original = TableWords.guards
+
+    def guards(self: TableWords, transition: Transition) -> str:
+        text = original(self, transition)
+        if transition.verb is Verb.COMPLETE:
+            return text.replace(self.guard(Guard.OWNED), "true")
+        return text
+
+    TableWords.guards = guards  # type: ignore[method-assign]
+
+
+@mutant("heartbeat-by-id", "zombie heartbeat")
+def heartbeat_by_id() -> None:
+    """Heartbeats are renewed by the job's id alone."""
+    unguard("renew", instead="j.status = 'picked'")
+
+
+@mutant("token-reused", "killed")
+def token_reused() -> None:
+    """A process uses one token for all its claims."""
+    token = uuid4()
+
+    def always() -> UUID:
+        return token
+
+    leases.uuid4 = always
+    rewrite("claim")(
+        "    where taken.ids is not null\n",
+        "    where taken.ids is not null\n"
+        "    on conflict (token) do update set claimed_at = excluded.claimed_at,\n"
+        "        ids = (select array_agg(distinct i) from unnest({leases}.ids || excluded.ids) i)\n",
+    )
+
+
+@mutant("claim-without-lock", "racing claims")
+def claim_without_lock() -> None:
+    """Due rows are read without a lock, then taken by id."""
+    replace = rewrite("claim")
+    replace("        for update skip locked\n", "")
+    replace(
+        "    where j.id = any(array(select id from due where not spent))\n",
+        "    where j.id = any(array(select id from due where not spent, pg_sleep(0.05)))\n".replace(
+            "due where not spent, pg_sleep(0.05)", "due, pg_sleep(0.05) where not spent"
+        ),
+    )
+
+
+@mutant("claim-over-limit", "slots")
+def claim_over_limit() -> None:
+    """A claim takes more than it was asked for."""
+    rewrite("claim")("        limit l.share\n", "        limit l.share + 3\n")
+
+
+@mutant("limit-counted-before-lock", "racing limit")
+def limit_counted_before_lock() -> None:
+    """Running jobs are counted first, then claimed, with nothing to keep others from it."""
+
+    async def take(
+        self: PostgresLeases, priority: int, lane: Any, share: int, worker: str
+    ) -> list[Any]:
+        name = lane.want.entrypoint
+        [[running]] = await self._runner.run("running", entrypoint=name)
+        await asyncio.sleep(0.03)
+        room = min(share, lane.want.concurrency_limit - running)
+        lane.dry = room <= 0
+        if room <= 0:
+            return []
+        return await self._lease(self._runner, priority, [(lane, room)], worker, limited=name)
+
+    PostgresLeases._take_limited = take  # type: ignore[method-assign]
+
+
+@mutant("lease-from-transaction-start", "old transaction")
+def lease_from_transaction_start() -> None:
+    """Leases begin at now(), when the transaction did."""
+    rewrite("claim")(
+        "coalesce(:now::timestamptz, clock_timestamp())", "coalesce(:now::timestamptz, now())"
+    )
+
+
+@mutant("reaper-by-age", "patient")
+def reaper_by_age() -> None:
+    """A lease is taken for dead when its claim is old, renewed or not."""
+    entries(render.GUARDS)[Guard.STALE] = "j.claimed_at + j.lease <= (select now from clock)"
+
+
+_SNAPSHOT = """
+select j.id from holdfast j
+where j.status = 'picked' and j.heartbeat + j.lease <= clock_timestamp()
+"""
+
+_TAKE_BACK = """
+with was as materialized (
+    select * from holdfast where id = any($1) and status = 'picked' for update
+),
+freed as (
+    update holdfast j
+    set status = 'queued', recoveries = j.recoveries + 1, claim_token = null, claimed_by = null,
+        claimed_at = null, heartbeat = null, lease = null
+    where j.id in (select id from was)
+)
+insert into holdfast_log (
+    job_id, status, entrypoint, priority, attempt, recoveries, claimed_by, claimed_at, reason
+)
+select id, 'queued', entrypoint, priority, attempts, recoveries, claimed_by, claimed_at,
+       'lease_expired'
+from was
+returning job_id
+"""
+
+
+@mutant("reaper-from-snapshot", "killed")
+def reaper_from_snapshot() -> None:
+    """Stale jobs are read first and taken back later, without a second look."""
+
+    async def recover(
+        self: PostgresLeases, wants: Sequence[Want], *, limit: int = 1000, worker: str | None = None
+    ) -> Recovery:
+        driver = self._runner.driver
+        ids = [row[0] for row in await driver.fetch(_SNAPSHOT)]
+        if not ids:
+            return Recovery()
+        await asyncio.sleep(1.0)
+        back = await driver.fetch(_TAKE_BACK, [ids])
+        return Recovery(recovered=tuple(JobId(row[0]) for row in back))
+
+    PostgresLeases.recover = recover  # type: ignore[method-assign]
+
+
+@mutant("nothing-is-recovered", "killed")
+def nothing_is_recovered() -> None:
+    """Nobody looks for the jobs of dead workers."""
+
+    async def recover(self: PostgresLeases, *_: object, **__: object) -> Recovery:
+        return Recovery()
+
+    PostgresLeases.recover = recover  # type: ignore[method-assign]
+
+
+@mutant("heartbeat-on-the-loop", "patient")
+def heartbeat_on_the_loop() -> None:
+    """Leases are renewed on the event loop that handlers may block."""
+
+    async def on_loop(self: RenewingThread) -> None:
+        await self._renewer.run(lambda: self._store.fork("renew"))
+
+    renew.RenewingThread.run = on_loop  # type: ignore[method-assign]
+
+
+@mutant("no-self-fence", "cut off")
+def no_self_fence() -> None:
+    """A worker that cannot renew goes on as if nothing were."""
+
+    def trust(_: Renewer) -> None:
+        return None
+
+    renew.Renewer._distrust = trust  # type: ignore[method-assign]
+
+
+@mutant("late-start", "late release")
+def late_start() -> None:
+    """What was claimed is started, however long ago that was."""
+    original = run.run
+
+    async def trusting(lease: Any, resources: Any) -> Any:
+        lease.trusted_until = float("inf")
+        return await original(lease, resources)
+
+    from holdfast.worker import worker
+
+    worker.run = trusting

@@ -1,0 +1,218 @@
+"""Bugs of outcomes: torn in two, not durable, refused, never given up, never handed back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from chaos.mutants.base import mutant, rewrite
+from holdfast import retry
+from holdfast.errors import ConnectionFailed, ConnectionLost
+from holdfast.lifecycle import Transition, Verb
+from holdfast.models import Held, Outcome, Released
+from holdfast.stores.postgres import breakers
+from holdfast.stores.postgres.drivers import asyncpg as driver
+from holdfast.stores.postgres.leases import PostgresLeases
+from holdfast.worker import backoff, renew, settle, worker
+from holdfast.worker.run import run as run_lease
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from holdfast.breaker import Breaker, Verdicts
+    from holdfast.models import Change
+    from holdfast.worker.hand import Lease
+
+_MINE = "j.id = any($1::bigint[]) and j.claim_token = any($2::uuid[])"
+_DELETE = f"""
+delete from holdfast j where {_MINE}
+returning id, entrypoint, priority, attempts, recoveries, claimed_by, claimed_at
+"""
+_LOG = """
+insert into holdfast_log (
+    job_id, status, entrypoint, priority, attempt, recoveries, claimed_by, claimed_at
+) values ($1, 'successful', $2, $3, $4, $5, $6, $7)
+"""
+_LOG_FIRST = f"""
+insert into holdfast_log (
+    job_id, status, entrypoint, priority, attempt, recoveries, claimed_by, claimed_at
+)
+select id, 'successful', entrypoint, priority, attempts, recoveries, claimed_by, claimed_at
+from holdfast j where {_MINE}
+"""
+
+
+def _torn(first_delete: bool) -> None:
+    original = PostgresLeases.change
+
+    async def change(
+        self: PostgresLeases, transition: Transition, changes: Sequence[Change]
+    ) -> set[Held]:
+        if transition.verb is not Verb.COMPLETE:
+            return await original(self, transition, changes)
+        fetch = self._runner.driver.fetch
+        mine = [[change.id for change in changes], [change.token for change in changes]]
+        if not first_delete:
+            await fetch(_LOG_FIRST, mine)
+        gone = await fetch(_DELETE, mine)
+        if first_delete:
+            for row in gone:
+                await fetch(_LOG, list(row))
+        moved = {row[0] for row in gone}
+        return {change.held for change in changes if change.id in moved}
+
+    PostgresLeases.change = change  # type: ignore[method-assign]
+
+
+@mutant("delete-before-log", "torn outcome")
+def delete_before_log() -> None:
+    """The row is deleted in one transaction and logged in the next."""
+    _torn(True)
+
+
+@mutant("log-before-delete", "torn outcome")
+def log_before_delete() -> None:
+    """The outcome is logged in one transaction and the row deleted in the next."""
+    _torn(False)
+
+
+@mutant("outcome-not-durable", "forgetful outcome")
+def outcome_not_durable() -> None:
+    """Outcomes are committed without waiting for the disk."""
+    rewrite("leave")(
+        "clock_timestamp()) as now\n",
+        "clock_timestamp()) as now, set_config('synchronous_commit', 'off', true)\n",
+    )
+
+
+@mutant("nul-not-sanitised", "weird errors")
+def nul_not_sanitised() -> None:
+    """Error texts go to the database as they are."""
+
+    def as_is(text: str, limit: int) -> str:
+        return str.__str__(text)[:limit]
+
+    retry.sanitise = as_is
+
+
+@mutant("refused-outcome-blocks", "weird errors")
+def refused_outcome_blocks() -> None:
+    """Error texts go to the database as they are, and one it refuses is tried for ever."""
+    nul_not_sanitised()
+
+    def passes(_: object) -> bool:
+        return True
+
+    settle._passes = passes
+
+
+@mutant("only-exceptions-are-caught", "weird errors")
+def only_exceptions_are_caught() -> None:
+    """SystemExit and other non-Exceptions of a handler end the worker."""
+
+    async def careless(lease: Lease, resources: Mapping[Any, Any]) -> Outcome:
+        escaped: list[BaseException] = []
+        execute = lease.entrypoint.executor.execute
+
+        async def watched(job: Any, context: Any) -> None:
+            try:
+                await execute(job, context)
+            except Exception:
+                raise
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:
+                escaped.append(error)
+                raise
+
+        lease.entrypoint.executor.execute = watched  # type: ignore[method-assign]
+        try:
+            outcome = await run_lease(lease, resources)
+        finally:
+            lease.entrypoint.executor.execute = execute  # type: ignore[method-assign]
+        if escaped:
+            raise escaped[0]
+        return outcome
+
+    worker.run = careless
+
+
+@mutant("no-deadline", "silent outcome")
+def no_deadline() -> None:
+    """A call waits for its answer for ever."""
+
+    async def patient(
+        self: driver.AsyncpgSession, sql: str, args: Sequence[object], timeout: float
+    ) -> Any:
+        with self._translated(timeout):
+            return await self._connection.fetch(sql, *args)
+
+    driver.AsyncpgSession.fetch = patient  # type: ignore[method-assign]
+
+
+@mutant("release-not-written", "handed back")
+def release_not_written() -> None:
+    """A worker that ends keeps what it could not finish."""
+    original = settle.change_of
+
+    def change_of(lease: Lease, outcome: Outcome) -> tuple[Transition, Change] | None:
+        return None if isinstance(outcome, Released) else original(lease, outcome)
+
+    settle.change_of = change_of
+
+
+@mutant("drain-has-no-end", "handed back")
+def drain_has_no_end() -> None:
+    """A worker that is told to end waits for its handlers however long they take."""
+    original = worker.QueueManager._drain
+
+    async def drain(self: worker.QueueManager, patience: Any) -> None:
+        await original(self, patience * 1000)
+
+    worker.QueueManager._drain = drain  # type: ignore[method-assign]
+
+
+@mutant("heartbeat-stops-at-drain", "long farewell")
+def heartbeat_stops_at_drain() -> None:
+    """A worker that is told to end stops renewing first."""
+    original = renew.Renewer._renew
+
+    async def renew_(self: renew.Renewer, store: Any) -> bool | None:
+        if self._info().state == "draining":
+            return True
+        return await original(self, store)
+
+    renew.Renewer._renew = renew_  # type: ignore[method-assign]
+
+
+@mutant("lost-claim-forgotten", "lost claim")
+def lost_claim_forgotten() -> None:
+    """A claim whose reply was lost is left to its lease."""
+
+    async def forget(self: PostgresLeases) -> None:
+        self._doubtful.clear()
+
+    PostgresLeases._hand_back_doubtful = forget  # type: ignore[method-assign]
+
+
+@mutant("outage-ends-worker", "outage")
+def outage_ends_worker() -> None:
+    """A worker that cannot reach the server gives up."""
+
+    def pause(_: backoff.Backoff, what: str, error: Exception) -> float:
+        if isinstance(error, (ConnectionFailed, ConnectionLost)):
+            raise SystemExit(f"{what}: {error}")
+        return 0.1
+
+    backoff.Backoff.pause = pause  # type: ignore[method-assign]
+
+
+@mutant("breaker-without-generation", "stays closed")
+def breaker_without_generation() -> None:
+    """A breaker counts outcomes of jobs that were claimed in another state."""
+
+    def record(now: datetime, was: Breaker, told: Verdicts) -> Breaker:
+        return breakers.record(was, told.policy, was.generation, told.verdicts, now)
+
+    breakers._record = record

@@ -1,0 +1,143 @@
+"""Bugs of waiting: hints that are not sent, not heard or not heeded; ticks lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from chaos.mutants.base import mutant, rewrite
+from holdfast.errors import DatabaseError
+from holdfast.models import NewJob
+from holdfast.scheduler import tick
+from holdfast.stores.postgres import schedules
+from holdfast.stores.postgres.drivers import base as driver
+from holdfast.stores.postgres.lanes import Lanes
+from holdfast.worker.claim import Claimer
+from holdfast.worker.worker import QueueManager
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from holdfast.ports import Store
+    from holdfast.scheduler.cron import Cron
+
+
+@mutant("no-notify", "wake-up")
+def no_notify() -> None:
+    """Nobody is told of new jobs."""
+    rewrite("insert")("    where :channel::text is not null\n", "    where :channel::text = ''\n")
+
+
+@mutant("due-jobs-not-awaited", "wake-up")
+def due_jobs_not_awaited() -> None:
+    """A worker does not wake up for a job that becomes due."""
+
+    def never(_: Lanes) -> None:
+        return None
+
+    Lanes.next_look = never  # type: ignore[method-assign, assignment]
+
+
+@mutant("listens-once", "listener killed")
+def listens_once() -> None:
+    """A worker whose listening connection broke does not listen again, nor polls faster."""
+
+    async def listen(self: QueueManager, store: Store) -> None:
+        def work() -> None:
+            self._claimer.listening = True
+            self._claimer.wake()
+
+        try:
+            await store.wakeups.listen(work, self._canceled)
+        except DatabaseError:
+            await asyncio.Event().wait()
+
+    QueueManager._listen = listen  # type: ignore[method-assign]
+
+
+@mutant("no-look-after-listen", "listener away")
+def no_look_after_listen() -> None:
+    """What came while nobody listened is left to the next poll."""
+
+    async def listen(self: QueueManager, store: Store) -> None:
+        first = True
+
+        def work() -> None:
+            self._claimer.listening = True
+            self._claimer.wake()
+
+        def ready_or_work() -> None:
+            nonlocal first
+            if first or not ready.is_set():
+                first = False
+                ready.set()
+                return
+            work()
+
+        while True:
+            ready = asyncio.Event()
+            self._claimer.listening = True
+            try:
+                await store.wakeups.listen(ready_or_work, self._canceled)
+            except DatabaseError:
+                await asyncio.sleep(0.1)
+
+    QueueManager._listen = listen  # type: ignore[method-assign]
+
+
+@mutant("no-ping", "listener half open")
+def no_ping() -> None:
+    """Nobody asks whether a silent listening connection is still there."""
+
+    async def believe(_: Any) -> None:
+        return None
+
+    driver._ping = believe
+
+
+@mutant("never-looks-back", "killed")
+def never_looks_back() -> None:
+    """A worker never looks below the last job it claimed."""
+
+    def no(_: Lanes) -> bool:
+        return False
+
+    Lanes.may_sweep = no  # type: ignore[method-assign]
+    Lanes.overdue = no  # type: ignore[method-assign]
+    original = Claimer._take
+
+    async def take(self: Claimer, sweep: bool, wants: Any, limit: int) -> Any:
+        return await original(self, False, wants, limit)
+
+    Claimer._take = take  # type: ignore[method-assign]
+
+
+@mutant("tick-not-unique", "ticks")
+def tick_not_unique() -> None:
+    """Schedulers do not agree on who takes a tick."""
+    replace = rewrite("schedule_advance")
+    replace(" and s.next_run = :seen::timestamptz", " and s.next_run >= :seen::timestamptz")
+    replace("    for update skip locked\n", "    for update\n")
+    original = tick._advance
+
+    async def slowly(store: Any, schedule: Any, now: datetime) -> Any:
+        await asyncio.sleep(0.2)
+        return await original(store, schedule, now)
+
+    def keyless(name: str, slot: datetime) -> NewJob:
+        return NewJob(name, headers={"schedule": name, "slot": slot.isoformat()})
+
+    tick._advance = slowly
+    schedules.tick_job = keyless
+
+
+@mutant("next-tick-from-now", "ticks")
+def next_tick_from_now() -> None:
+    """The tick after a late one is computed from the time it was found."""
+
+    def due_slots(
+        cron: Cron, first: datetime, now: datetime, misfire: str
+    ) -> tuple[list[datetime], datetime]:
+        return [first], cron.after(now)
+
+    tick.due_slots = due_slots

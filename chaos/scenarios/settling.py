@@ -1,0 +1,154 @@
+"""Outcomes on their way to the database: torn, refused, silent, weird."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+
+from chaos.scenarios.scene import NEVER, Scene, scenario
+from chaos.workload import WEIRD
+
+_TAGS = (b"INSERT 0 1\0", b"DELETE 1\0")
+
+
+@scenario("torn outcome", drained=True)
+async def torn_outcome(scene: Scene) -> None:
+    """The reply to the first outcome is lost, and the connection with it."""
+    await scene.worker("a")
+    warm = scene.nap(0.0)
+    await scene.enqueue(warm)
+    await scene.drained()
+    for _ in range(2):
+        trap = scene.stage.proxy.trap("a", "settle", replies=_TAGS)
+        await scene.enqueue(scene.nap(0.01))
+        await scene.demand(trap.sprung.is_set, 8.0, "an outcome's reply is dropped")
+        scene.stage.fault("drop-settle", "a", seconds=1.0)
+    await scene.drained()
+
+
+@scenario("weird errors", drained=True)
+async def weird_errors(scene: Scene) -> None:
+    """Whatever a handler raises is recorded, and the worker and its other jobs go on."""
+    await scene.worker("a")
+    errors = [
+        scene.spec("weird", entrypoint, does={"do": "raise", "error": error})
+        for error in WEIRD
+        for entrypoint in ("fragile", "held")
+    ]
+    await scene.enqueue(*errors, *(scene.nap(0.02) for _ in range(5)))
+    await scene.drained(12.0)
+
+
+@scenario("retries", drained=True)
+async def retries(scene: Scene) -> None:
+    """A job that fails twice is tried three times, no sooner than it asked for."""
+    await scene.worker("a", poll=0.2)
+    does = {"do": "nap", "seconds": 0.01, "fails": 2, "delay": 0.7}
+    jobs = [scene.spec("fail", does=does) for _ in range(4)]
+    scene.plan["delays"] = {str(spec.uid): 0.7 for spec in jobs}
+    await scene.enqueue(*jobs)
+    await scene.drained(12.0)
+
+
+@scenario("later", drained=True)
+async def later(scene: Scene) -> None:
+    """A job that is put off does not run early, whatever its client's clock says."""
+    await scene.worker("a", poll=0.2)
+    jobs = [scene.nap(0.01, delay=1.0 + 0.1 * n) for n in range(5)]
+    producer = await scene.produce("p", jobs, skew=-3600.0)
+    await scene.demand(lambda: not producer.alive, 15.0, "the producer is done")
+    await scene.drained()
+
+
+@scenario("silent outcome", drained=True)
+async def silent_outcome(scene: Scene) -> None:
+    """The connection for outcomes falls silent for ever; a deadline gives it up."""
+    await scene.worker("a", timeout=1.5, poll=0.3)
+    await scene.enqueue(scene.nap(0.0))
+    await scene.drained()
+    scene.stage.fault("silence", "a", seconds=4.0, roles=["settle"])
+    scene.stage.proxy.strand("a", ["settle"])
+    await scene.enqueue(scene.nap(0.01))
+    await scene.drained(9.0)
+
+
+@scenario("handed back", drained=True, drain=0.5)
+async def handed_back(scene: Scene) -> None:
+    """A worker told to end hands back what it cannot finish in time, at no charge, and is gone."""
+    jobs = [scene.gated("open", max_recoveries=None) for _ in range(4)]
+    await scene.enqueue(*jobs)
+    await scene.worker("a", drain=0.5)
+    for spec in jobs:
+        await scene.started(spec)
+    took = await scene.stage.retire("a", 6.0)
+    scene.expect(took < 5.5, "it is gone soon after its half second")
+    scene.open("open")
+    await scene.worker("b")
+    await scene.drained()
+
+
+@scenario("long farewell", drained=True, drain=8.0)
+async def long_farewell(scene: Scene) -> None:
+    """A worker told to end keeps the leases of what it still finishes."""
+    spec = scene.nap(3 * scene.stage.lease)
+    await scene.enqueue(spec)
+    await scene.worker("a", drain=8.0)
+    await scene.started(spec)
+    await asyncio.gather(scene.stage.retire("a", 10.0), scene.worker("b"))
+    await scene.drained()
+
+
+@scenario("canceled", drained=True)
+async def canceled(scene: Scene) -> None:
+    """Jobs canceled before they are due never run."""
+    numbers = count()
+    await scene.worker("a", poll=0.2)
+    jobs = [
+        scene.spec("cancel", does={"do": "nap", "seconds": 0.01}, delay=1.0, cancel_after=0.0)
+        for _ in range(4)
+        if next(numbers) >= 0
+    ]
+    producer = await scene.produce("p", jobs)
+    await scene.demand(lambda: not producer.alive, 15.0, "the producer is done")
+    await scene.drained()
+
+
+@scenario("stays closed")
+async def stays_closed(scene: Scene) -> None:
+    """Failures of jobs that were claimed before a breaker opened do not open it again."""
+    await scene.worker("a", poll=0.1)
+    early = [
+        scene.gated("early", entrypoint="guarded", then=("retry",), delay=30.0) for _ in range(3)
+    ]
+    await scene.enqueue(*early)
+    for spec in early:
+        await scene.started(spec)
+    (scene.stage.directory / "down").touch()
+    calls = [scene.spec("guarded", "guarded", does={"do": "call", "delay": 0.2}) for _ in range(3)]
+    await scene.enqueue(*calls)
+    state = "select state || generation from holdfast_breakers where name = 'dependency'"
+
+    async def opened() -> bool:
+        return (await scene.ask(state)) not in (None, "closed0")
+
+    scene.expect(await scene.stage.eventually(opened, 8.0), "three failures open the breaker")
+    (scene.stage.directory / "down").unlink()
+
+    async def closed() -> bool:
+        return str(await scene.ask(state)).startswith("closed")
+
+    scene.expect(await scene.stage.eventually(closed, 15.0), "a probe closes it")
+    before = await scene.ask(state)
+    scene.open("early")
+
+    def late() -> int:
+        jobs = {line["j"] for spec in early for line in scene.starts(spec)}
+        return sum(line["j"] in jobs for line in scene.lines("settled"))
+
+    await scene.demand(lambda: late() >= 3, 8.0, "the late failures are settled")
+    await scene.stage.until(lambda: False, 0.7)
+    after = await scene.ask(state)
+    scene.expect(before == after, f"it stays {before}, and is {after}")
+
+
+_ = NEVER

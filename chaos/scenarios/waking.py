@@ -1,0 +1,101 @@
+"""Workers that sleep until they are told, and schedules that tick meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from chaos.scenarios.scene import Scene, scenario
+
+if TYPE_CHECKING:
+    from chaos.workload import Spec
+
+_POLL = 40.0
+"""Longer than any scenario waits: only a wake-up can start a job in time."""
+
+_SOON = 4.0
+
+
+async def _soon(scene: Scene, spec: Spec, what: str, seconds: float = _SOON) -> None:
+    await scene.demand(lambda: len(scene.starts(spec)) > 0, seconds, f"{what}: started soon")
+
+
+async def _asleep(scene: Scene, **options: object) -> None:
+    """A worker that has done something, listens, and has nothing more to do."""
+    await scene.worker("a", poll=_POLL, **options)
+    warm = scene.nap(0.0)
+    await scene.enqueue(warm)
+    await scene.drained()
+    await scene.demand(lambda: bool(scene.stage.proxy.links("a", ["listen"])), 10.0, "it listens")
+    await scene.stage.until(lambda: False, 0.5)
+
+
+@scenario("wake-up", drained=True)
+async def wake_up(scene: Scene) -> None:
+    """Two jobs are enqueued for an idle worker, one of them due in a while."""
+    await _asleep(scene)
+    due_later, now_due = scene.nap(0.0, delay=2.0), scene.nap(0.0)
+    producer = await scene.produce("p", [due_later, now_due], calls_at_once=1)
+    await scene.demand(lambda: not producer.alive, 15.0, "the producer is done")
+    await _soon(scene, now_due, "enqueued")
+    await _soon(scene, due_later, "due", 2.0 + _SOON)
+    await scene.drained()
+
+
+@scenario("listener killed", drained=True)
+async def listener_killed(scene: Scene) -> None:
+    """The listening connection is ended by the server; a job comes later."""
+    await _asleep(scene)
+    scene.stage.fault("terminate", "a", seconds=1.0, roles=["listen"])
+    [link] = scene.stage.proxy.links("a", ["listen"])
+    await scene.ask(
+        "select pg_terminate_backend(pid) from pg_stat_activity where client_port = $1",
+        link.local_port,
+    )
+    await scene.stage.until(lambda: link not in scene.stage.proxy.links("a", ["listen"]), 5.0)
+    await scene.stage.until(lambda: False, 2.5)
+    spec = scene.nap(0.0)
+    await scene.enqueue(spec)
+    await _soon(scene, spec, "after the listener's death")
+    await scene.drained()
+
+
+@scenario("listener away", drained=True)
+async def listener_away(scene: Scene) -> None:
+    """A job is enqueued while nobody can listen."""
+    await _asleep(scene)
+    scene.stage.fault("silence", "a", seconds=3.0, roles=["listen"])
+    await scene.stage.proxy.silence("a", ["listen", ""])
+    scene.stage.proxy.cut("a", ["listen"])
+    await scene.stage.until(lambda: False, 0.3)
+    spec = scene.nap(0.0)
+    await scene.enqueue(spec)
+    await scene.stage.until(lambda: False, 0.7)
+    await scene.stage.proxy.flow("a")
+    await _soon(scene, spec, "while nobody listened", 8.0)
+    await scene.drained()
+
+
+@scenario("listener half open", drained=True)
+async def listener_half_open(scene: Scene) -> None:
+    """The listening connection is silently dead; a job comes later."""
+    await _asleep(scene, ping=0.7)
+    scene.stage.fault("silence", "a", seconds=3.0, roles=["listen"])
+    scene.stage.proxy.strand("a", ["listen"])
+    await scene.stage.until(lambda: False, 3.5)
+    spec = scene.nap(0.0)
+    await scene.enqueue(spec)
+    await _soon(scene, spec, "after the listener fell silent")
+    await scene.drained()
+
+
+@scenario("ticks")
+async def ticks(scene: Scene) -> None:
+    """Two schedulers, both frozen for a while: every second has one job."""
+    await asyncio.gather(*(scene.worker(name, scheduled=True) for name in ("a", "b")))
+    await scene.stage.until(lambda: False, 2.5)
+    since = {name: scene.freeze(name) for name in ("a", "b")}
+    await scene.stage.until(lambda: False, 2.5)
+    for name, instant in since.items():
+        scene.thaw(name, instant)
+    await scene.stage.until(lambda: False, 2.5)
