@@ -42,6 +42,15 @@ def test_health_is_answered_while_a_handler_blocks_the_event_loop(bench: Bench) 
     assert "\nholdfast_running 1\n" in get(f"{url}/metrics")[1]
 
 
+def test_metrics_show_what_waits(bench: Bench) -> None:
+    bench.enqueue("nobody", 4)
+    url = bench.start("jobs:main", *SERVED).health()
+    until(lambda: get(f"{url}/readyz")[0] == 200, "readiness")
+    text = get(f"{url}/metrics")[1]
+    assert 'holdfast_queue_depth{entrypoint="nobody",status="queued"} 4\n' in text
+    assert 'holdfast_queue_oldest_age_seconds{entrypoint="nobody"}' in text
+
+
 def test_metrics_count_by_outcome_and_entrypoint(bench: Bench) -> None:
     bench.enqueue("quick", 3)
     bench.enqueue("fail")
@@ -55,6 +64,7 @@ def test_metrics_count_by_outcome_and_entrypoint(bench: Bench) -> None:
     until(lambda: value('holdfast_jobs_failed_total{entrypoint="fail"}') == "1", "failure")
     assert value('holdfast_jobs_claimed_total{entrypoint="quick"}') == "3"
     assert value('holdfast_jobs_lost_total{entrypoint="quick"}') == "0"
+    assert value('holdfast_job_wait_seconds_count{entrypoint="quick"}') == "3"
     assert value('holdfast_job_duration_seconds_count{entrypoint="quick"}') == "3"
     assert value('holdfast_job_duration_seconds_bucket{entrypoint="quick",le="+Inf"}') == "3"
 

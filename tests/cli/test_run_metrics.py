@@ -59,6 +59,18 @@ def test_samples_of_several_workers_are_summed_by_series() -> None:
     assert cumulative(first) == first[1:]
 
 
+def test_what_all_workers_see_alike_is_not_added_up() -> None:
+    first, second = Metrics([], lambda: 0), Metrics([], lambda: 0)
+    first.gauge([("mail", "queued", 7)], {"mail": 1.5}, {"stripe": "open"})
+    second.gauge([("mail", "queued", 9)], {"mail": 1.0}, {"stripe": "closed"})
+
+    lines = render(merge([first.samples(), second.samples()])).splitlines()
+
+    assert 'holdfast_queue_depth{entrypoint="mail",status="queued"} 9' in lines
+    assert 'holdfast_queue_oldest_age_seconds{entrypoint="mail"} 1.5' in lines
+    assert 'holdfast_breaker_state{breaker="stripe"} 2' in lines
+
+
 async def test_outcomes_and_durations_of_real_jobs_are_counted() -> None:
     holdfast = Holdfast.in_memory()
 

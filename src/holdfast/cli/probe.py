@@ -12,10 +12,12 @@ from typing import Any, TypeVar
 
 from holdfast.app import Holdfast
 from holdfast.cli.pulse import Pulse
+from holdfast.clock import monotonic
 from holdfast.errors import DatabaseError
 from holdfast.models import Want
 from holdfast.ports import Store
 from holdfast.settings import WorkerSettings
+from holdfast.telemetry.gauges import look
 from holdfast.telemetry.prometheus import Metrics, Sample
 
 logger = logging.getLogger("holdfast.run")
@@ -24,6 +26,8 @@ T = TypeVar("T")
 
 _LIVE_SECONDS = 30.0
 _READY_SECONDS = 2.0
+# A count of the whole table, so not at every scrape.
+_LOOK_SECONDS = 10.0
 _BATCH = 1000
 # The dead worker's last claim may still be on its way through the server when its death is known.
 _RELEASE_AT = (0.0, 0.3, 1.0, 2.0)
@@ -38,6 +42,8 @@ class WorkerProbe:
         names = [entrypoint.name for entrypoint in self.manager.entrypoints]
         self.metrics = Metrics(names, lambda: self.manager.running)
         self._settings = settings
+        self._has_jobs = len(names) > len(holdfast.tables)
+        self._look_at = 0.0
         self.store = holdfast.work_store()
         self._home = asyncio.get_running_loop()
         self._own: Store | None = None
@@ -65,6 +71,11 @@ class WorkerProbe:
         return None
 
     async def samples(self) -> list[Sample]:
+        if self._has_jobs and monotonic() >= self._look_at:
+            self._look_at = monotonic() + _LOOK_SECONDS
+            with suppress(DatabaseError, TimeoutError):
+                async with asyncio.timeout(_READY_SECONDS):
+                    await self._ask(lambda store: look(store, self.metrics))
         return self.metrics.samples()
 
     async def release(self, worker: str, caps: Mapping[str, int]) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable, Mapping
 
     from holdfast.events import Telemetry
     from holdfast.ports import Store
@@ -45,7 +45,18 @@ async def watch(store: Store, telemetry: Telemetry) -> None:
         await asyncio.sleep(INTERVAL)
 
 
-async def look(store: Store, telemetry: Telemetry) -> None:
+class Gauged(Protocol):
+    """Whoever shows gauges."""
+
+    def gauge(
+        self,
+        depths: Iterable[tuple[str, str, int]],
+        oldest: Mapping[str, float],
+        breakers: Mapping[str, str],
+    ) -> None: ...
+
+
+async def look(store: Store, telemetry: Gauged) -> None:
     """Depths, ages and breakers as they are now."""
     now = await store.jobs.now()
     sizes = await store.jobs.size(None)

@@ -11,7 +11,7 @@ from holdfast.events import Claimed, Event, Lost, Recovered, Retired, Settled
 from holdfast.models import Abandoned, Failed, Parked, Released, Retried, Succeeded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from holdfast.models import Outcome
 
@@ -38,6 +38,8 @@ class Family:
     name: str
     kind: str
     help: str
+    shared: bool = False
+    """Every worker tells the same about the database, so that adding it up would be wrong."""
 
     @property
     def cumulative(self) -> bool:
@@ -54,7 +56,10 @@ _BY_OUTCOME: dict[type[Outcome], str] = {
 }
 _CLAIMED, _LOST = "holdfast_jobs_claimed_total", "holdfast_jobs_lost_total"
 _RECOVERED, _RETIRED = "holdfast_jobs_recovered_total", "holdfast_jobs_retired_total"
-_DURATION = "holdfast_job_duration_seconds"
+_DURATION, _WAIT = "holdfast_job_duration_seconds", "holdfast_job_wait_seconds"
+_DEPTH, _OLDEST = "holdfast_queue_depth", "holdfast_queue_oldest_age_seconds"
+_BREAKER = "holdfast_breaker_state"
+_BREAKER_STATES = {"closed": 0, "half_open": 1, "open": 2}
 
 FAMILIES = (
     Family("holdfast_workers", "gauge", "Worker processes that answer."),
@@ -69,7 +74,12 @@ FAMILIES = (
     Family(_RECOVERED, "counter", "Jobs taken back from dead workers."),
     Family(_RETIRED, "counter", "Jobs held because no attempt or recovery was left."),
     Family(_DURATION, "histogram", "How long handlers ran, whatever the outcome."),
+    Family(_WAIT, "histogram", "Time between being due and being claimed."),
+    Family(_DEPTH, "gauge", "Jobs in the queue table.", shared=True),
+    Family(_OLDEST, "gauge", "How long the first due job has waited.", shared=True),
+    Family(_BREAKER, "gauge", "0 closed, 1 half open, 2 open.", shared=True),
 )
+_SHARED = {family.name for family in FAMILIES if family.shared}
 _PER_ENTRYPOINT = (_CLAIMED, *_BY_OUTCOME.values(), _LOST)
 
 
@@ -86,13 +96,17 @@ class Metrics:
             {(name, _of(each)): 0 for each in entrypoints for name in _PER_ENTRYPOINT}
         )
         self._counts[_RECOVERED, ()] = 0
-        self._durations: dict[str, tuple[list[int], list[float]]] = {}
+        self._times: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
+        self._gauges: list[Sample] = []
 
     def notify(self, event: Event) -> None:
         match event:
             case Claimed(_, jobs):
-                for name, count in Counter(job.entrypoint for job in jobs).items():
-                    self._counts[_CLAIMED, _of(name)] += count
+                for job in jobs:
+                    self._counts[_CLAIMED, _of(job.entrypoint)] += 1
+                    if job.claimed_at is not None:
+                        waited = (job.claimed_at - job.execute_after).total_seconds()
+                        self._time(_WAIT, job.entrypoint, max(0.0, waited))
             case Settled(_, job, outcome, seconds):
                 self._settled(job.entrypoint, outcome, seconds)
             case Lost(_, job):
@@ -108,9 +122,29 @@ class Metrics:
         if isinstance(outcome, Abandoned):
             return
         self._counts[_BY_OUTCOME[type(outcome)], _of(entrypoint)] += 1
-        buckets, total = self._durations.setdefault(entrypoint, ([0] * (len(BUCKETS) + 1), [0.0]))
+        self._time(_DURATION, entrypoint, seconds)
+
+    def _time(self, name: str, entrypoint: str, seconds: float) -> None:
+        empty: tuple[list[int], list[float]] = ([0] * (len(BUCKETS) + 1), [0.0])
+        buckets, total = self._times.setdefault((name, entrypoint), empty)
         buckets[bisect_left(BUCKETS, seconds)] += 1
         total[0] += seconds
+
+    def gauge(
+        self,
+        depths: Iterable[tuple[str, str, int]],
+        oldest: Mapping[str, float],
+        breakers: Mapping[str, str],
+    ) -> None:
+        """What the queue looks like, until the next look."""
+        self._gauges = [
+            *(Sample(_DEPTH, (*_of(name), ("status", word)), n) for name, word, n in depths),
+            *(Sample(_OLDEST, _of(name), age) for name, age in oldest.items()),
+            *(
+                Sample(_BREAKER, (("breaker", name),), _BREAKER_STATES.get(state, 2))
+                for name, state in breakers.items()
+            ),
+        ]
 
     def samples(self) -> list[Sample]:
         samples = [
@@ -118,29 +152,32 @@ class Metrics:
             Sample("holdfast_running", (), self._running()),
         ]
         samples += [Sample(*series, count) for series, count in dict(self._counts).items()]
-        for entrypoint, (buckets, total) in dict(self._durations).items():
-            samples += _histogram(entrypoint, list(buckets), total[0])
-        return samples
+        for (name, entrypoint), (buckets, total) in dict(self._times).items():
+            samples += _histogram(name, entrypoint, list(buckets), total[0])
+        return samples + self._gauges
 
 
 def _of(entrypoint: str) -> Labels:
     return (("entrypoint", entrypoint),)
 
 
-def _histogram(entrypoint: str, buckets: Sequence[int], total: float) -> Iterator[Sample]:
+def _histogram(
+    name: str, entrypoint: str, buckets: Sequence[int], total: float
+) -> Iterator[Sample]:
     seen = 0
     for bound, count in zip([*map(repr, BUCKETS), "+Inf"], buckets, strict=True):
         seen += count
-        yield Sample(f"{_DURATION}_bucket", (*_of(entrypoint), ("le", bound)), seen)
-    yield Sample(f"{_DURATION}_sum", _of(entrypoint), total)
-    yield Sample(f"{_DURATION}_count", _of(entrypoint), seen)
+        yield Sample(f"{name}_bucket", (*_of(entrypoint), ("le", bound)), seen)
+    yield Sample(f"{name}_sum", _of(entrypoint), total)
+    yield Sample(f"{name}_count", _of(entrypoint), seen)
 
 
 def merge(parts: Iterable[Iterable[Sample]]) -> list[Sample]:
-    """The sum over several workers."""
+    """The sum over several workers; of what is shared, the most."""
     sums: dict[tuple[str, Labels], float] = {}
     for name, labels, value in (sample for part in parts for sample in part):
-        sums[name, labels] = sums.get((name, labels), 0) + value
+        before = sums.get((name, labels), 0)
+        sums[name, labels] = max(before, value) if name in _SHARED else before + value
     return [Sample(name, labels, value) for (name, labels), value in sums.items()]
 
 
@@ -164,8 +201,9 @@ def render(samples: Iterable[Sample]) -> str:
 
 
 def _family_of(name: str) -> str:
-    if name.startswith(_DURATION):
-        return _DURATION
+    for family in (_DURATION, _WAIT):
+        if name.startswith(family):
+            return family
     return name
 
 
