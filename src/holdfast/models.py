@@ -67,6 +67,11 @@ class Job(NamedTuple):
         return self.entrypoint if self.row is not None else ""
 
 
+SOON = timedelta(minutes=1)
+"""Work that will be due within this is announced like work that is due: whoever sleeps learns when
+to wake."""
+
+
 @dataclass(frozen=True, slots=True)
 class Want:
     """An entrypoint a worker can run, and the rules it claims under."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.lifecycle import RETIRE_LAST_RETRY, Verb
-from holdfast.models import NewJob, Want
+from holdfast.models import SOON, NewJob, Want
 from tests.conformance.rig import LEASE, SECOND, change
 
 if TYPE_CHECKING:
@@ -75,14 +75,15 @@ async def heard_of(rig: Rig, act: Callable[[], Awaitable[object]]) -> Heard:
     [
         ([NewJob("mail")], 1),
         ([NewJob("mail")] * 20, 1),
-        ([NewJob("mail", execute_after=SECOND)], 0),
-        ([NewJob("mail", execute_after=SECOND), NewJob("sms")], 1),
+        ([NewJob("mail", execute_after=SOON)], 1),
+        ([NewJob("mail", execute_after=SOON + SECOND)], 0),
+        ([NewJob("mail", execute_after=SOON + SECOND), NewJob("sms")], 1),
         ([NewJob("mail", execute_after=START)], 1),
         ([], 0),
     ],
-    ids=["one", "a batch", "deferred", "mixed", "due", "none"],
+    ids=["one", "a batch", "soon", "deferred", "mixed", "due", "none"],
 )
-async def test_enqueuing_wakes_once_if_there_is_work_now(
+async def test_enqueuing_wakes_once_if_there_is_work_now_or_soon(
     rig: Rig, jobs: list[NewJob], calls: int
 ) -> None:
     heard = await heard_of(rig, lambda: rig.store.jobs.insert(jobs, "raise"))

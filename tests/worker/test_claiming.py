@@ -93,6 +93,21 @@ async def test_a_deferred_job_starts_when_it_is_due_and_not_before(hf: Holdfast)
     assert (await the_row(hf, far)).status == Status.QUEUED
 
 
+async def test_a_job_deferred_while_the_worker_sleeps_wakes_it_when_it_is_due(
+    hf: Holdfast,
+) -> None:
+    @hf.entrypoint("one")
+    async def one(job: Job) -> None:
+        await asyncio.sleep(0)
+
+    watch = Watch(hf)
+    async with working(hf, dequeue_timeout=HOUR):
+        await hf.queries.enqueue("one")
+        await watch.until_settled()
+        await hf.queries.enqueue("one", execute_after=timedelta(seconds=0.5))
+        await watch.until_settled(2)
+
+
 async def test_a_higher_priority_overtakes_a_backlog_that_never_ends(hf: Holdfast) -> None:
     overtaken, under_way = asyncio.Event(), asyncio.Event()
 

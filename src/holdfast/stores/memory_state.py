@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.clock import Clock, LocalClock
 from holdfast.errors import DuplicateJobError
 from holdfast.lifecycle import ACTIVE, STALE_ERROR, TRANSITIONS, Effect, Guard, Transition, Verb
-from holdfast.models import Job, JobId, LogEntry, NewJob, OnConflict, TracebackRecord
+from holdfast.models import SOON, Job, JobId, LogEntry, NewJob, OnConflict, TracebackRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -155,7 +155,7 @@ class State:
             row = self.apply(ENQUEUE, self._new_row(job, asked.now), asked)
             ids.append(row.id if row else None)
             self._last_job = row.id if row else self._last_job
-        self.announce((self.rows[id_] for id_ in ids if id_ is not None), asked.now)
+        self.announce((self.rows[id_] for id_ in ids if id_ is not None), asked.now + SOON)
         return ids
 
     def found(self, ids: Iterable[JobId]) -> list[Job]:

@@ -1,4 +1,4 @@
--- enqueue:skip($1 now, $2 entrypoints, $3 payloads, $4 priorities, $5 instants, $6 delays, $7 dedupe_keys, $8 headers, $9 max_attempts, $10 max_recoveries, $11 channel)
+-- enqueue:skip($1 now, $2 entrypoints, $3 payloads, $4 priorities, $5 instants, $6 delays, $7 dedupe_keys, $8 headers, $9 max_attempts, $10 max_recoveries, $11 channel, $12 soon)
 with clock as materialized (
     select coalesce($1::timestamptz, clock_timestamp()) as now
 ),
@@ -25,6 +25,8 @@ new as (
 told as (
     select pg_notify($11::text, '')
     where $11::text is not null
-      and exists (select from new, clock where new.execute_after <= clock.now)
+      and exists (
+          select from new, clock where new.execute_after <= clock.now + $12::interval
+      )
 )
 select id, dedupe_key from new where (select count(*) from told) >= 0 order by id

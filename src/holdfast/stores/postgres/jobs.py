@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast.errors import ConnectionLost, DuplicateJobError, OutcomeUnknown
 from holdfast.lifecycle import Status, Transition, Verb
 from holdfast.models import (
+    SOON,
     HeldFilter,
     Job,
     JobId,
@@ -47,6 +48,7 @@ class PostgresJobs:
             found = await self._runner.run(
                 f"{Verb.ENQUEUE}:{on_conflict}",
                 channel=self._channel if self._notify else None,
+                soon=SOON,
                 **_columns(jobs),
             )
         except ConnectionLost as error:

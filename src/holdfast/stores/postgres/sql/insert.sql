@@ -1,6 +1,7 @@
 -- Enqueues jobs in the order given. Index: primary key, dedupe key.
 -- Promise: all or none, or with a conflict clause all but the duplicates; ids rise in the order
--- given; at most one NOTIFY, and only for work that is claimable now.
+-- given; at most one NOTIFY, and only for work that is claimable now or so soon that a sleeping
+-- worker might not look before.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 ),
@@ -27,6 +28,8 @@ new as (
 told as (
     select pg_notify(:channel::text, '')
     where :channel::text is not null
-      and exists (select from new, clock where new.execute_after <= clock.now)
+      and exists (
+          select from new, clock where new.execute_after <= clock.now + :soon::interval
+      )
 )
 select id, dedupe_key from new where (select count(*) from told) >= 0 order by id
