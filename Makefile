@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help test check demo pictures format clean
+.PHONY: help test check demo example bench bench-quick pictures docs chaos format clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -29,7 +29,7 @@ check: $(VENV)/ready ## Run the linters, the type checker and the layer contract
 demo: $(VENV)/ready ## Run real jobs on an embedded PostgreSQL and watch them
 	$(BIN)/holdfast demo
 
-.PHONY: bench bench-quick
+.PHONY: help test check demo example bench bench-quick pictures docs chaos format clean
 bench: $(VENV)/ready ## Measure Holdfast and every peer (hours); BINDIR=… chooses a PostgreSQL
 	$(BIN)/python -m bench.main --publish $(ARGS)
 
@@ -39,6 +39,9 @@ bench-quick: $(VENV)/ready ## Measure Holdfast, PgQueuer and the raw limit (5 mi
 pictures: $(VENV)/ready ## Draw the pictures of the documentation
 	$(BIN)/python -m holdfast.cli.dashboard_picture docs/images/dashboard.svg
 
+example: $(VENV)/ready ## Serve a table of its own as a queue, on an embedded PostgreSQL
+	$(BIN)/python examples/email_snoozes/run.py
+
 format: $(VENV)/ready ## Format the code and sort the imports
 	$(BIN)/ruff check --select I --fix .
 	$(BIN)/ruff format .
@@ -47,5 +50,5 @@ clean: ## Remove the environment and every cache
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-docs: .venv/ready ## write the pages that are made from the code
-	.venv/bin/python docs/build.py
+docs: $(VENV)/ready ## Write the pages that are made from the code
+	$(BIN)/python docs/build.py

@@ -1,4 +1,4 @@
-"""PostgreSQL clusters of the harness's own, on loopback: to be crashed, promoted and thrown away."""
+"""PostgreSQL clusters of the harness's own, on loopback, to be crashed and thrown away."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class Cluster:
             process.send_signal(number)
         try:
             async with asyncio.timeout(20):
-                while process.poll() is None:
+                while process.poll() is None:  # noqa: ASYNC110 - it raises no event here
                     await asyncio.sleep(0.01)
         except TimeoutError:
             process.kill()

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import random
 import sys
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
@@ -32,7 +33,7 @@ from holdfast import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Coroutine, Iterator, Sequence
 
 _RETRY = 0.1
 _MOST_AT_ONCE = 20
@@ -122,8 +123,8 @@ class Producer:
             elif spec.kind == "hold":
                 self._do_later(self._requeue(hf, job_id, 1.0))
 
-    def _do_later(self, work: object) -> None:
-        task = asyncio.ensure_future(work)  # type: ignore[arg-type]
+    def _do_later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._later.add(task)
         task.add_done_callback(self._later.discard)
 
@@ -156,9 +157,9 @@ class Producer:
         pause = self._plan.count / self._plan.per_second / count
         for n in range(count):
             uid = _FIRST_ROW + self._plan.first + n
-            does = '{"do": "nap", "seconds": 0.05, "fails": %d}' % (n % 3)
+            does = json.dumps({"do": "nap", "seconds": 0.05, "fails": n % 3})
             self._journal.note("invoke", op="row", c=str(uid), id=uid)
-            while not await self._insert_row(uid, does):
+            while not await self._insert_row(uid, does):  # noqa: ASYNC110 - only time can help
                 await asyncio.sleep(_RETRY)
             self._journal.note("ok", op="row", c=str(uid), id=uid)
             await asyncio.sleep(pause)

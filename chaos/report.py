@@ -1,4 +1,4 @@
-"""What people see: a table of invariants, the first violation as a timeline, and the report file."""
+"""What people see: the table of invariants, the first violation as a timeline, the report file."""
 
 from __future__ import annotations
 

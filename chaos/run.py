@@ -1,4 +1,4 @@
-"""One run: server, workers, producers and nemesis, until everything due has ended; then the check."""
+"""One run: server, workers, producers and nemesis until everything due has ended; the check."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from chaos.schedule import Planned
-
-Say = "Callable[[str], None]"
 
 _DRAIN_PATIENCE = 60.0
 _LIVE = f"""
@@ -201,7 +199,7 @@ async def _drain(stage: Stage, say: Callable[[str], None]) -> None:
         await connection.execute("update holdfast_schedules set paused = true")
 
         async def empty() -> bool:
-            return await connection.fetchval(_LIVE) == 0
+            return int(await connection.fetchval(_LIVE)) == 0
 
         if not await stage.eventually(empty, _DRAIN_PATIENCE):
             left = await connection.fetchval(_LIVE)

@@ -1,4 +1,4 @@
-"""A database on a cluster, a proxy before it, and the processes of a run: all end with the stage."""
+"""A database on a cluster, a proxy before it, the processes of a run: all end with the stage."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""The jobs of a run, from a seed. What a job does is in its payload: every attempt does the same."""
+"""The jobs of a run, from a seed. What a job does is in its payload, the same at each attempt."""
 
 from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 LIMIT = 2
 """Of the entrypoint `limited`, in the whole fleet."""
@@ -52,7 +52,6 @@ class Spec:
     delay: float = 0.0
     max_recoveries: int | None = NO_CAP
     cancel_after: float | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def payload(self) -> bytes:
@@ -72,41 +71,52 @@ def specs(
 
 def make(uid: int, kind: str, lease: float, rng: random.Random) -> Spec:
     """A job of one kind."""
-    match kind:
-        case "fast":
-            return Spec(uid, kind, "work", _nap(0.005), priority=rng.randrange(3))
-        case "long":
-            return Spec(uid, kind, "work", _nap(1.3 * lease))
-        case "fail":
-            does = {"do": "nap", "seconds": 0.002, "fails": rng.randint(1, 3)}
-            return Spec(uid, kind, "work", {**does, "delay": round(rng.uniform(0.05, 0.6), 3)})
-        case "keyed":
-            key = f"hot:{rng.randrange(HOT_KEYS)}"
-            return Spec(uid, kind, "work", _nap(rng.uniform(0.0, 0.3)), key=key)
-        case "limited":
-            return Spec(uid, kind, "limited", _nap(0.03))
-        case "cancel":
-            after = rng.uniform(0.0, 0.5)
-            delay = rng.choice((0.0, 0.4))
-            return Spec(uid, kind, "work", _nap(lease), delay=delay, cancel_after=after)
-        case "later":
-            return Spec(uid, kind, "work", _nap(0.005), delay=rng.uniform(0.2, 3.0))
-        case "weird":
-            does = {"do": "raise", "error": rng.choice(WEIRD)}
-            return Spec(uid, kind, rng.choice(("fragile", "held")), does)
-        case "guarded":
-            return Spec(uid, kind, "guarded", {"do": "call", "delay": 0.2})
-        case "hold":
-            return Spec(uid, kind, "held", {"do": "raise", "error": "plain"})
-        case "shaky":
-            return Spec(uid, kind, "work", _nap(0.2), max_recoveries=None)
-        case "block":
-            return Spec(uid, kind, "work", {"do": "block", "seconds": 2 * lease})
-        case "poison":
-            return Spec(uid, kind, "poison", {"do": "die"}, max_recoveries=None)
-        case _:
-            raise ValueError(f"there is no kind of job {kind!r}")
+    return _KINDS[kind](Spec(uid, kind, "work", {}), lease, rng)
+
+
+def _fail(spec: Spec, _: float, rng: random.Random) -> Spec:
+    does = {"do": "nap", "seconds": 0.002, "fails": rng.randint(1, 3)}
+    return replace(spec, does={**does, "delay": round(rng.uniform(0.05, 0.6), 3)})
+
+
+def _keyed(spec: Spec, _: float, rng: random.Random) -> Spec:
+    key = f"hot:{rng.randrange(HOT_KEYS)}"
+    return replace(spec, does=_nap(rng.uniform(0.0, 0.3)), key=key)
+
+
+def _cancel(spec: Spec, lease: float, rng: random.Random) -> Spec:
+    after, delay = rng.uniform(0.0, 0.5), rng.choice((0.0, 0.4))
+    return replace(spec, does=_nap(lease), delay=delay, cancel_after=after)
+
+
+def _weird(spec: Spec, _: float, rng: random.Random) -> Spec:
+    does = {"do": "raise", "error": rng.choice(WEIRD)}
+    return replace(spec, entrypoint=rng.choice(("fragile", "held")), does=does)
 
 
 def _nap(seconds: float) -> dict[str, Any]:
     return {"do": "nap", "seconds": round(seconds, 4)}
+
+
+_KINDS: Mapping[str, Callable[[Spec, float, random.Random], Spec]] = {
+    "fast": lambda spec, _, rng: replace(spec, does=_nap(0.005), priority=rng.randrange(3)),
+    "long": lambda spec, lease, _: replace(spec, does=_nap(1.3 * lease)),
+    "fail": _fail,
+    "keyed": _keyed,
+    "limited": lambda spec, _, __: replace(spec, entrypoint="limited", does=_nap(0.03)),
+    "cancel": _cancel,
+    "later": lambda spec, _, rng: replace(spec, does=_nap(0.005), delay=rng.uniform(0.2, 3.0)),
+    "weird": _weird,
+    "guarded": lambda spec, _, __: replace(
+        spec, entrypoint="guarded", does={"do": "call", "delay": 0.2}
+    ),
+    "hold": lambda spec, _, __: replace(
+        spec, entrypoint="held", does={"do": "raise", "error": "plain"}
+    ),
+    # With the usual cap: what the nemesis hits three times is held.
+    "shaky": lambda spec, _, __: replace(spec, does=_nap(0.2), max_recoveries=None),
+    "block": lambda spec, lease, _: replace(spec, does={"do": "block", "seconds": 2 * lease}),
+    "poison": lambda spec, _, __: replace(
+        spec, entrypoint="poison", does={"do": "die"}, max_recoveries=None
+    ),
+}

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from chaos.checker import clients, leasing, process, state
 from chaos.checker.history import History, load, pids_of
-from chaos.checker.model import Fault, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-Check = "Callable[[History], Iterator[Violation]]"
+    from chaos.checker.model import Fault, Violation
 
 INVARIANTS: Mapping[str, Callable[[History], Iterator[Violation]]] = {
     "I-1 nothing is lost": state.conservation,

@@ -12,7 +12,7 @@ from chaos.files import SECOND
 from holdfast.lifecycle import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from chaos.checker.history import History
 
@@ -79,7 +79,7 @@ def _overlap(before: Story, after: Story) -> bool:
 
 
 def slots(history: History) -> Iterator[Violation]:
-    """One job for each tick of the schedule, and a job for every tick between the first and last."""
+    """One job for each tick, and a job for every tick between the first and the last."""
     jobs: defaultdict[str, set[int]] = defaultdict(set)
     for story in history.stories.values():
         found = [run.slot for run in story.runs] + ([story.row.slot] if story.row else [])
@@ -98,7 +98,7 @@ def slots(history: History) -> Iterator[Violation]:
 
 
 def cancellation(history: History) -> Iterator[Violation]:
-    """A job whose cancellation was acknowledged has ended as canceled and is never claimed again."""
+    """A job whose cancellation was acknowledged has ended so and is never claimed again."""
     for call in history.calls:
         if call.op != "cancel" or call.outcome != "ok":
             continue
@@ -128,11 +128,9 @@ def answered(history: History) -> Iterator[Violation]:
     """Every call ends in time, whatever the network does."""
     most = history.plan.get("call_seconds", 20.0) * SECOND
     last = history.plan.get("ended", 0)
-    for call in _worst_first(history):
+    for call in history.calls:
+        if call.op == "row":
+            continue
         taken = (call.ended or max(last, call.invoked)) - call.invoked
         if taken > most:
             yield Violation("", f"{call.op} {call.id} took {taken / SECOND:.1f} s", t=call.invoked)
-
-
-def _worst_first(history: History) -> Iterable:  # type: ignore[type-arg]
-    return (call for call in history.calls if call.op != "row")

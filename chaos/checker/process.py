@@ -148,9 +148,10 @@ def retired_innocents(history: History) -> Iterator[Violation]:
         if kind == "poison" and len(story.runs) > cap:
             text = f"poison job {story.job} killed {len(story.runs)} workers"
             yield Violation("", text, story.job)
-        elif history.plan.get("innocent") and kind != "poison":
-            if any(row.verb == "retire" for row in story.log):
-                yield Violation("", f"job {story.job} was retired for another's", story.job)
+        if kind == "poison" or not history.plan.get("innocent"):
+            continue
+        if any(row.verb == "retire" for row in story.log):
+            yield Violation("", f"job {story.job} was retired for another's", story.job)
 
 
 def expectations(history: History) -> Iterator[Violation]:

@@ -83,16 +83,14 @@ def counters(history: History) -> Iterator[Violation]:
             if (row.attempt, row.recoveries) != expected and row.verb != "edit":
                 yield _miscounted(story, row, expected)
             expected = _after(row)
-            if expected is None:
-                break
-        else:
-            if story.row is not None and story.log and not _fits(story, expected):
-                text = f"job {story.job} counts {story.row.attempts}/{story.row.recoveries}"
-                yield Violation("", f"{text}, its log {expected[0]}/{expected[1]}", story.job)
+        open_row = story.row if story.log and not story.log[-1].final else None
+        if open_row is not None and not _fits(story, expected):
+            text = f"job {story.job} counts {open_row.attempts}/{open_row.recoveries}"
+            yield Violation("", f"{text}, its log {expected[0]}/{expected[1]}", story.job)
 
 
-def _after(row: LogRow) -> tuple[int, int] | None:
-    """The counters that the next row should show; None when there is no next."""
+def _after(row: LogRow) -> tuple[int, int]:
+    """The counters that the next row should show."""
     match row.verb:
         case "retry":
             return row.attempt + 1, row.recoveries
@@ -100,8 +98,6 @@ def _after(row: LogRow) -> tuple[int, int] | None:
             return row.attempt, row.recoveries + 1
         case "requeue":
             return 0, 0
-        case _ if row.final:
-            return None
         case _:
             return row.attempt, row.recoveries
 

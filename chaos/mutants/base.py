@@ -62,22 +62,18 @@ def plant(name: str, seconds: float) -> None:
         os._exit(COULD_NOT)
 
 
-def rewrite(file: str, **_: object) -> Callable[[str, str], None]:
+def rewrite(file: str, old: str, new: str) -> None:
     """Replace a part of one SQL template."""
+    original = render.template
+    if old not in original(file):
+        raise LookupError(f"{file}.sql has no {old!r} any more")
 
-    def replace(old: str, new: str) -> None:
-        original = render.template
-        if old not in original(file):
-            raise LookupError(f"{file}.sql has no {old!r} any more")
+    def template(asked: str) -> str:
+        text = original(asked)
+        return text.replace(old, new) if asked == file else text
 
-        def template(asked: str) -> str:
-            text = original(asked)
-            return text.replace(old, new) if asked == file else text
-
-        render.template = template
-        table_render.template = template
-
-    return replace
+    render.template = template
+    table_render.template = template
 
 
 def unguard(*names: str, instead: str = "true") -> None:

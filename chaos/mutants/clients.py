@@ -28,7 +28,8 @@ _later: set[asyncio.Task[Any]] = set()
 def dedupe_by_looking() -> None:
     """Whether a key is free is looked up before the insert; no index enforces it."""
     entries(render._ON_CONFLICT)["skip"] = ""
-    rewrite("insert")(
+    rewrite(
+        "insert",
         "    order by i.n\n",
         "    where i.dedupe_key is null or not exists (\n"
         "        select from {table} k, pg_sleep(0.005)\n"
@@ -92,7 +93,8 @@ def fresh_key_each_try() -> None:
 @mutant("enqueue-not-durable", "forgetful enqueue")
 def enqueue_not_durable() -> None:
     """Jobs are acknowledged without waiting for the disk."""
-    rewrite("insert")(
+    rewrite(
+        "insert",
         "clock_timestamp()) as now\n",
         "clock_timestamp()) as now, set_config('synchronous_commit', 'off', true)\n",
     )
@@ -120,7 +122,8 @@ def client_clock_decides() -> None:
 @mutant("claimed-early", "later")
 def claimed_early() -> None:
     """A job is claimed up to a second before it is due."""
-    rewrite("claim")(
+    rewrite(
+        "claim",
         "          and j.execute_after <= (select now from clock)\n",
         "          and j.execute_after <= (select now from clock) + interval '1 second'\n",
     )

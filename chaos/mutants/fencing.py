@@ -87,7 +87,8 @@ def token_reused() -> None:
         return token
 
     leases.uuid4 = always
-    rewrite("claim")(
+    rewrite(
+        "claim",
         "    where taken.ids is not null\n",
         "    where taken.ids is not null\n"
         "    on conflict (token) do update set claimed_at = excluded.claimed_at,\n"
@@ -98,20 +99,18 @@ def token_reused() -> None:
 @mutant("claim-without-lock", "racing claims")
 def claim_without_lock() -> None:
     """Due rows are read without a lock, then taken by id."""
-    replace = rewrite("claim")
-    replace("        for update skip locked\n", "")
-    replace(
+    rewrite("claim", "        for update skip locked\n", "")
+    rewrite(
+        "claim",
         "    where j.id = any(array(select id from due where not spent))\n",
-        "    where j.id = any(array(select id from due where not spent, pg_sleep(0.05)))\n".replace(
-            "due where not spent, pg_sleep(0.05)", "due, pg_sleep(0.05) where not spent"
-        ),
+        "    where j.id = any(array(select id from due, pg_sleep(0.05) where not spent))\n",
     )
 
 
 @mutant("claim-over-limit", "slots")
 def claim_over_limit() -> None:
     """A claim takes more than it was asked for."""
-    rewrite("claim")("        limit l.share\n", "        limit l.share + 3\n")
+    rewrite("claim", "        limit l.share\n", "        limit l.share + 3\n")
 
 
 @mutant("limit-counted-before-lock", "racing limit")
@@ -136,8 +135,10 @@ def limit_counted_before_lock() -> None:
 @mutant("lease-from-transaction-start", "old transaction")
 def lease_from_transaction_start() -> None:
     """Leases begin at now(), when the transaction did."""
-    rewrite("claim")(
-        "coalesce(:now::timestamptz, clock_timestamp())", "coalesce(:now::timestamptz, now())"
+    rewrite(
+        "claim",
+        "coalesce(:now::timestamptz, clock_timestamp())",
+        "coalesce(:now::timestamptz, now())",
     )
 
 

@@ -80,7 +80,8 @@ def log_before_delete() -> None:
 @mutant("outcome-not-durable", "forgetful outcome")
 def outcome_not_durable() -> None:
     """Outcomes are committed without waiting for the disk."""
-    rewrite("leave")(
+    rewrite(
+        "leave",
         "clock_timestamp()) as now\n",
         "clock_timestamp()) as now, set_config('synchronous_commit', 'off', true)\n",
     )

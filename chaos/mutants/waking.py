@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @mutant("no-notify", "wake-up")
 def no_notify() -> None:
     """Nobody is told of new jobs."""
-    rewrite("insert")("    where :channel::text is not null\n", "    where :channel::text = ''\n")
+    rewrite("insert", "    where :channel::text is not null\n", "    where :channel::text = ''\n")
 
 
 @mutant("due-jobs-not-awaited", "wake-up")
@@ -115,9 +115,12 @@ def never_looks_back() -> None:
 @mutant("tick-not-unique", "ticks")
 def tick_not_unique() -> None:
     """Schedulers do not agree on who takes a tick."""
-    replace = rewrite("schedule_advance")
-    replace(" and s.next_run = :seen::timestamptz", " and s.next_run >= :seen::timestamptz")
-    replace("    for update skip locked\n", "    for update\n")
+    rewrite(
+        "schedule_advance",
+        " and s.next_run = :seen::timestamptz",
+        " and s.next_run >= :seen::timestamptz",
+    )
+    rewrite("schedule_advance", "    for update skip locked\n", "    for update\n")
     original = tick._advance
 
     async def slowly(store: Any, schedule: Any, now: datetime) -> Any:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from chaos.scenarios.scene import Scene, scenario
+from chaos.scenarios.scene import NEVER, Scene, scenario
 
 
 @scenario("killed", drained=True)
 async def killed(scene: Scene) -> None:
     """`a` dies with jobs in its hands; `b` and `c`, busy with later ones, take them over."""
-    lost = [scene.nap(1.5) for _ in range(8)]
+    lost = [scene.gated(NEVER, "again") for _ in range(8)]
     await scene.enqueue(*lost)
     await scene.worker("a")
     for spec in lost:
@@ -23,6 +23,9 @@ async def killed(scene: Scene) -> None:
     scene.kill("a")
     for spec in lost:
         await scene.started(spec, 2, scene.stage.lease + 5.0)
+    # Long enough for somebody who looked before the others to act after them.
+    await scene.stage.until(lambda: False, 1.5)
+    scene.open("again")
     await scene.drained()
 
 
@@ -38,6 +41,9 @@ async def patient(scene: Scene) -> None:
     await scene.started(blocking)
     await scene.worker("c")
     await scene.drained(20.0)
+
+
+_WAITING_JOBS = "select count(*) from holdfast where held_at is null"
 
 
 @scenario("poison", drained=True, innocent=True, max_recoveries=3)
@@ -98,7 +104,8 @@ _WAITING = "select count(*) from pg_locks where locktype = 'advisory' and not gr
 async def old_transaction(scene: Scene) -> None:
     """A claim that waited long for the limit's lock begins its leases when it has it."""
     first = [scene.gated("first", entrypoint="limited") for _ in range(2)]
-    await scene.enqueue(*first)
+    second = [scene.gated("second", entrypoint="limited") for _ in range(2)]
+    await scene.enqueue(*first, *second)
     await asyncio.gather(scene.worker("a", poll=0.1), scene.worker("b", poll=0.1))
     for spec in first:
         await scene.started(spec)
@@ -106,7 +113,6 @@ async def old_transaction(scene: Scene) -> None:
     try:
         async with connection.transaction():
             await connection.execute(_LOCK)
-            await scene.enqueue(*(scene.gated("second", entrypoint="limited") for _ in range(2)))
 
             async def waiting() -> bool:
                 return int(await scene.ask(_WAITING)) > 0

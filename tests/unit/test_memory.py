@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.clock import ManualClock, SystemClock
 from holdfast.lifecycle import RETIRE_UNCLAIMABLE, TRANSITIONS, Effect, Guard, Status, Verb
-from holdfast.models import Change, Held, Job, JobId, NewJob, TracebackRecord, Want
+from holdfast.models import SOON, Change, Held, Job, JobId, NewJob, TracebackRecord, Want
 from holdfast.stores.memory import InMemoryDriver, MemoryStore
 from holdfast.stores.memory_state import EFFECTS, GUARDS, Asked, State
 
@@ -324,7 +324,7 @@ class TestListening:
 
     async def test_a_deferred_job_wakes_nobody(self, store: MemoryStore) -> None:
         async with listening(store) as heard:
-            await enqueue(store, NewJob("mail", execute_after=SECOND))
+            await enqueue(store, NewJob("mail", execute_after=SOON + SECOND))
         assert heard.work == 0
 
     @pytest.mark.parametrize(
