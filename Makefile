@@ -36,6 +36,9 @@ bench: $(VENV)/ready ## Measure Holdfast and every peer (hours); BINDIR=… choo
 bench-quick: $(VENV)/ready ## Measure Holdfast, PgQueuer and the raw limit (5 minutes)
 	$(BIN)/python -m bench.main --quick $(ARGS)
 
+chaos: $(VENV)/ready ## Five minutes of faults, and the check of what came of them
+	$(BIN)/python -m chaos run --profile quick $(ARGS)
+
 pictures: $(VENV)/ready ## Draw the pictures of the documentation
 	$(BIN)/python -m holdfast.cli.dashboard_picture docs/images/dashboard.svg
 

@@ -115,4 +115,4 @@ def _cell(figure: Figure | None, figures: Sequence[Figure]) -> str:
         return ""
     spread = f"**{number(figure.median)}** ({number(figure.low)} - {number(figure.high)})"
     part = ratio(figure, figures)
-    return spread if figure.subject == "holdfast" or part is None else f"{spread} = {part:.2f}"
+    return spread if figure.subject == "holdfast" or part is None else f"{spread} · {part:.2f}"

@@ -9,7 +9,6 @@ import os
 import signal
 import time
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chaos import workload
@@ -21,6 +20,7 @@ from holdfast.table import linear
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 _LOOK = 0.01
 

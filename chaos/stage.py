@@ -64,6 +64,8 @@ class Process:
         self.frozen = False
         self.leaving = False
         """It was told to end, so that its end is no surprise."""
+        self.noted = False
+        """Its end is in the journal."""
 
     @property
     def pid(self) -> int:
@@ -193,7 +195,7 @@ class Stage:
         began = now()
         with suppress(ProcessLookupError):
             worker.popen.send_signal(signal.SIGTERM)
-        await self.until(lambda: not worker.alive, patience)
+        await self.until(lambda: worker.noted, patience)
         return (now() - began) / SECOND
 
     def fault(self, kind: str, worker: str | None = None, **fields: object) -> None:
@@ -245,12 +247,11 @@ class Stage:
 
     async def _watch(self) -> None:
         """Note who ends, and give dead workers a successor."""
-        seen: set[int] = set()
         while True:
             for process in (*self.workers.values(), *self._others):
-                if process.alive or process.pid in seen:
+                if process.alive or process.noted:
                     continue
-                seen.add(process.pid)
+                process.noted = True
                 self._journal.note(
                     "exit",
                     name=process.name,

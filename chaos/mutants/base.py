@@ -7,11 +7,14 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from holdfast.lifecycle import Guard, Transition
 from holdfast.stores.postgres import render
 from holdfast.stores.postgres.tables import render as table_render
+
+if TYPE_CHECKING:
+    from holdfast.stores.postgres.binding import Binding
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -62,6 +65,13 @@ def plant(name: str, seconds: float) -> None:
         os._exit(COULD_NOT)
 
 
+def patch(owner: object, name: str, instead: object) -> None:
+    """Replace a function of a module or class, which must be there."""
+    if not hasattr(owner, name):
+        raise LookupError(f"{owner} has no {name!r} any more")
+    setattr(owner, name, instead)
+
+
 def rewrite(file: str, old: str, new: str) -> None:
     """Replace a part of one SQL template."""
     original = render.template
@@ -72,15 +82,15 @@ def rewrite(file: str, old: str, new: str) -> None:
         text = original(asked)
         return text.replace(old, new) if asked == file else text
 
-    render.template = template
-    table_render.template = template
+    patch(render, "template", template)
+    patch(table_render, "template", template)
 
 
 def unguard(*names: str, instead: str = "true") -> None:
     """Drop the token from the conditions of these transitions."""
     original = render.guards
 
-    def guards(transition: Transition, binding: render.Binding) -> str:
+    def guards(transition: Transition, binding: Binding) -> str:
         text = original(transition, binding)
         if transition.name not in names:
             return text
@@ -89,7 +99,7 @@ def unguard(*names: str, instead: str = "true") -> None:
             raise LookupError(f"{transition.name} has no token to drop")
         return text.replace(owned, instead)
 
-    render.guards = guards
+    patch(render, "guards", guards)
 
 
 def entries(table: Mapping[K, V]) -> dict[K, V]:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from chaos.mutants import base
-from chaos.mutants.base import entries, mutant, rewrite
+from chaos.mutants.base import entries, mutant, patch, rewrite
 from holdfast.errors import ConnectionLost, OutcomeUnknown
 from holdfast.queries import Queries
 from holdfast.stores.postgres import jobs, render
@@ -68,7 +68,7 @@ def enqueue_repeated_blindly() -> None:
         except OutcomeUnknown:
             return await original(self, new, on_conflict)
 
-    PostgresJobs.insert = insert  # type: ignore[method-assign]
+    patch(PostgresJobs, "insert", insert)
 
 
 @mutant("fresh-key-each-try", "lost replies")
@@ -87,7 +87,7 @@ def fresh_key_each_try() -> None:
             again = [replace(job, dedupe_key=secrets.token_hex(8)) for job in new]
             return await original(self, again, on_conflict=on_conflict)
 
-    Queries.enqueue_many = enqueue_many  # type: ignore[method-assign]
+    patch(Queries, "enqueue_many", enqueue_many)
 
 
 @mutant("enqueue-not-durable", "forgetful enqueue")
@@ -116,7 +116,7 @@ def client_clock_decides() -> None:
             ]
         )
 
-    jobs._columns = columns
+    patch(jobs, "_columns", columns)
 
 
 @mutant("claimed-early", "later")
@@ -146,4 +146,4 @@ def cancel_acknowledged_early() -> None:
         task.add_done_callback(_later.discard)
         return set(ids)
 
-    PostgresJobs.remove = remove  # type: ignore[method-assign]
+    patch(PostgresJobs, "remove", remove)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chaos.mutants.base import entries, mutant
+from chaos.mutants.base import entries, mutant, patch
 from holdfast.lifecycle import Effect, Transition, Verb
 from holdfast.stores.postgres import render
 from holdfast.worker import solo
@@ -42,7 +42,7 @@ def release_charges_attempt() -> None:
         released = transition.verb is Verb.RELEASE
         return f"{text}, attempts = j.attempts + 1" if released else text
 
-    render.sets = sets
+    patch(render, "sets", sets)
 
 
 @mutant("siblings-charged", "poison")
@@ -52,7 +52,7 @@ def siblings_charged() -> None:
     def never(*_: object) -> bool:
         return False
 
-    solo.on_last_chance = never
+    patch(solo, "on_last_chance", never)
 
 
 @mutant("retry-delay-ignored", "retries")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
-from chaos.mutants.base import entries, mutant, rewrite, unguard
+from chaos.mutants.base import entries, mutant, patch, rewrite, unguard
 from holdfast.lifecycle import Guard, Transition, Verb
 from holdfast.models import JobId, Recovery
 from holdfast.stores.postgres import leases, render
@@ -69,7 +70,7 @@ def row_finish_without_token() -> None:
             return text.replace(self.guard(Guard.OWNED), "true")
         return text
 
-    TableWords.guards = guards  # type: ignore[method-assign]
+    patch(TableWords, "guards", guards)
 
 
 @mutant("heartbeat-by-id", "zombie heartbeat")
@@ -86,13 +87,13 @@ def token_reused() -> None:
     def always() -> UUID:
         return token
 
-    leases.uuid4 = always
+    patch(leases, "uuid4", always)
     rewrite(
         "claim",
         "    where taken.ids is not null\n",
         "    where taken.ids is not null\n"
         "    on conflict (token) do update set claimed_at = excluded.claimed_at,\n"
-        "        ids = (select array_agg(distinct i) from unnest({leases}.ids || excluded.ids) i)\n",
+        "        ids = {leases}.ids || excluded.ids\n",
     )
 
 
@@ -129,7 +130,7 @@ def limit_counted_before_lock() -> None:
             return []
         return await self._lease(self._runner, priority, [(lane, room)], worker, limited=name)
 
-    PostgresLeases._take_limited = take  # type: ignore[method-assign]
+    patch(PostgresLeases, "_take_limited", take)
 
 
 @mutant("lease-from-transaction-start", "old transaction")
@@ -184,11 +185,12 @@ def reaper_from_snapshot() -> None:
         ids = [row[0] for row in await driver.fetch(_SNAPSHOT)]
         if not ids:
             return Recovery()
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(random.uniform(0.4, 1.2))
         back = await driver.fetch(_TAKE_BACK, [ids])
+        await driver.fetch("select pg_notify($1, '')", [self._names.channel])
         return Recovery(recovered=tuple(JobId(row[0]) for row in back))
 
-    PostgresLeases.recover = recover  # type: ignore[method-assign]
+    patch(PostgresLeases, "recover", recover)
 
 
 @mutant("nothing-is-recovered", "killed")
@@ -198,7 +200,7 @@ def nothing_is_recovered() -> None:
     async def recover(self: PostgresLeases, *_: object, **__: object) -> Recovery:
         return Recovery()
 
-    PostgresLeases.recover = recover  # type: ignore[method-assign]
+    patch(PostgresLeases, "recover", recover)
 
 
 @mutant("heartbeat-on-the-loop", "patient")
@@ -208,7 +210,7 @@ def heartbeat_on_the_loop() -> None:
     async def on_loop(self: RenewingThread) -> None:
         await self._renewer.run(lambda: self._store.fork("renew"))
 
-    renew.RenewingThread.run = on_loop  # type: ignore[method-assign]
+    patch(renew.RenewingThread, "run", on_loop)
 
 
 @mutant("no-self-fence", "cut off")
@@ -218,7 +220,7 @@ def no_self_fence() -> None:
     def trust(_: Renewer) -> None:
         return None
 
-    renew.Renewer._distrust = trust  # type: ignore[method-assign]
+    patch(renew.Renewer, "_distrust", trust)
 
 
 @mutant("late-start", "late release")
@@ -232,4 +234,4 @@ def late_start() -> None:
 
     from holdfast.worker import worker
 
-    worker.run = trusting
+    patch(worker, "run", trusting)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from chaos.mutants.base import mutant, rewrite
+from chaos.mutants.base import mutant, patch, rewrite
+from holdfast import breaker as rules
 from holdfast import retry
 from holdfast.errors import ConnectionFailed, ConnectionLost
 from holdfast.lifecycle import Transition, Verb
@@ -62,7 +63,7 @@ def _torn(first_delete: bool) -> None:
         moved = {row[0] for row in gone}
         return {change.held for change in changes if change.id in moved}
 
-    PostgresLeases.change = change  # type: ignore[method-assign]
+    patch(PostgresLeases, "change", change)
 
 
 @mutant("delete-before-log", "torn outcome")
@@ -94,7 +95,7 @@ def nul_not_sanitised() -> None:
     def as_is(text: str, limit: int) -> str:
         return str.__str__(text)[:limit]
 
-    retry.sanitise = as_is
+    patch(retry, "sanitise", as_is)
 
 
 @mutant("refused-outcome-blocks", "weird errors")
@@ -105,7 +106,7 @@ def refused_outcome_blocks() -> None:
     def passes(_: object) -> bool:
         return True
 
-    settle._passes = passes
+    patch(settle, "_passes", passes)
 
 
 @mutant("only-exceptions-are-caught", "weird errors")
@@ -127,16 +128,16 @@ def only_exceptions_are_caught() -> None:
                 escaped.append(error)
                 raise
 
-        lease.entrypoint.executor.execute = watched  # type: ignore[method-assign]
+        patch(lease.entrypoint.executor, "execute", watched)
         try:
             outcome = await run_lease(lease, resources)
         finally:
-            lease.entrypoint.executor.execute = execute  # type: ignore[method-assign]
+            patch(lease.entrypoint.executor, "execute", execute)
         if escaped:
             raise escaped[0]
         return outcome
 
-    worker.run = careless
+    patch(worker, "run", careless)
 
 
 @mutant("no-deadline", "silent outcome")
@@ -149,7 +150,7 @@ def no_deadline() -> None:
         with self._translated(timeout):
             return await self._connection.fetch(sql, *args)
 
-    driver.AsyncpgSession.fetch = patient  # type: ignore[method-assign]
+    patch(driver.AsyncpgSession, "fetch", patient)
 
 
 @mutant("release-not-written", "handed back")
@@ -160,7 +161,7 @@ def release_not_written() -> None:
     def change_of(lease: Lease, outcome: Outcome) -> tuple[Transition, Change] | None:
         return None if isinstance(outcome, Released) else original(lease, outcome)
 
-    settle.change_of = change_of
+    patch(settle, "change_of", change_of)
 
 
 @mutant("drain-has-no-end", "handed back")
@@ -171,7 +172,7 @@ def drain_has_no_end() -> None:
     async def drain(self: worker.QueueManager, patience: Any) -> None:
         await original(self, patience * 1000)
 
-    worker.QueueManager._drain = drain  # type: ignore[method-assign]
+    patch(worker.QueueManager, "_drain", drain)
 
 
 @mutant("heartbeat-stops-at-drain", "long farewell")
@@ -184,7 +185,7 @@ def heartbeat_stops_at_drain() -> None:
             return True
         return await original(self, store)
 
-    renew.Renewer._renew = renew_  # type: ignore[method-assign]
+    patch(renew.Renewer, "_renew", renew_)
 
 
 @mutant("lost-claim-forgotten", "lost claim")
@@ -194,7 +195,7 @@ def lost_claim_forgotten() -> None:
     async def forget(self: PostgresLeases) -> None:
         self._doubtful.clear()
 
-    PostgresLeases._hand_back_doubtful = forget  # type: ignore[method-assign]
+    patch(PostgresLeases, "_hand_back_doubtful", forget)
 
 
 @mutant("outage-ends-worker", "outage")
@@ -206,7 +207,7 @@ def outage_ends_worker() -> None:
             raise SystemExit(f"{what}: {error}")
         return 0.1
 
-    backoff.Backoff.pause = pause  # type: ignore[method-assign]
+    patch(backoff.Backoff, "pause", pause)
 
 
 @mutant("breaker-without-generation", "stays closed")
@@ -214,6 +215,6 @@ def breaker_without_generation() -> None:
     """A breaker counts outcomes of jobs that were claimed in another state."""
 
     def record(now: datetime, was: Breaker, told: Verdicts) -> Breaker:
-        return breakers.record(was, told.policy, was.generation, told.verdicts, now)
+        return rules.record(was, told.policy, was.generation, told.verdicts, now)
 
-    breakers._record = record
+    patch(breakers, "_record", record)

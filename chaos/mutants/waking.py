@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from chaos.mutants.base import mutant, rewrite
+from chaos.mutants.base import mutant, patch, rewrite
 from holdfast.errors import DatabaseError
 from holdfast.models import NewJob
 from holdfast.scheduler import tick
@@ -35,7 +35,7 @@ def due_jobs_not_awaited() -> None:
     def never(_: Lanes) -> None:
         return None
 
-    Lanes.next_look = never  # type: ignore[method-assign, assignment]
+    patch(Lanes, "next_look", never)
 
 
 @mutant("listens-once", "listener killed")
@@ -52,7 +52,7 @@ def listens_once() -> None:
         except DatabaseError:
             await asyncio.Event().wait()
 
-    QueueManager._listen = listen  # type: ignore[method-assign]
+    patch(QueueManager, "_listen", listen)
 
 
 @mutant("no-look-after-listen", "listener away")
@@ -82,7 +82,7 @@ def no_look_after_listen() -> None:
             except DatabaseError:
                 await asyncio.sleep(0.1)
 
-    QueueManager._listen = listen  # type: ignore[method-assign]
+    patch(QueueManager, "_listen", listen)
 
 
 @mutant("no-ping", "listener half open")
@@ -92,7 +92,7 @@ def no_ping() -> None:
     async def believe(_: Any) -> None:
         return None
 
-    driver._ping = believe
+    patch(driver, "_ping", believe)
 
 
 @mutant("never-looks-back", "killed")
@@ -102,14 +102,14 @@ def never_looks_back() -> None:
     def no(_: Lanes) -> bool:
         return False
 
-    Lanes.may_sweep = no  # type: ignore[method-assign]
-    Lanes.overdue = no  # type: ignore[method-assign]
+    patch(Lanes, "may_sweep", no)
+    patch(Lanes, "overdue", no)
     original = Claimer._take
 
     async def take(self: Claimer, sweep: bool, wants: Any, limit: int) -> Any:
         return await original(self, False, wants, limit)
 
-    Claimer._take = take  # type: ignore[method-assign]
+    patch(Claimer, "_take", take)
 
 
 @mutant("tick-not-unique", "ticks")
@@ -130,8 +130,8 @@ def tick_not_unique() -> None:
     def keyless(name: str, slot: datetime) -> NewJob:
         return NewJob(name, headers={"schedule": name, "slot": slot.isoformat()})
 
-    tick._advance = slowly
-    schedules.tick_job = keyless
+    patch(tick, "_advance", slowly)
+    patch(schedules, "tick_job", keyless)
 
 
 @mutant("next-tick-from-now", "ticks")
@@ -143,4 +143,4 @@ def next_tick_from_now() -> None:
     ) -> tuple[list[datetime], datetime]:
         return [first], cron.after(now)
 
-    tick.due_slots = due_slots
+    patch(tick, "due_slots", due_slots)

@@ -33,8 +33,7 @@ async def _drop_replies(scene: Scene, producer: Process) -> None:
     """Every second reply to an enqueue, until the producer is done."""
     while producer.alive:
         trap = scene.stage.proxy.trap(producer.name, "main", request=b'"uid"')
-        while producer.alive and not trap.sprung.is_set():
-            await asyncio.sleep(0.01)
+        await scene.stage.until(lambda: trap.sprung.is_set() or not producer.alive, 60.0)  # noqa: B023
         if trap.sprung.is_set():
             scene.stage.fault("drop-enqueue", producer.name, hit=True)
             # The next try must be able to come through.

@@ -111,7 +111,7 @@ def test_a_smaller_scale_keeps_every_size_usable() -> None:
 
 
 def test_a_chart_is_well_formed_and_names_every_subject() -> None:
-    drawn = plots.draw("Speed", ["drain_1"], summarise(ROUNDS)[:2], "a <quick> run")
+    drawn = plots.draw(plots.Chart("Speed", ("drain_1",)), summarise(ROUNDS)[:2], "a <quick> run")
 
     texts = [element.text for element in ElementTree.fromstring(drawn).iter()]  # noqa: S314 (ours)
     assert {"Speed", "holdfast", "pgqueuer", "a <quick> run", "30,000 jobs/s"} <= set(texts)

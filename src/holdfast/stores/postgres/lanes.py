@@ -8,6 +8,7 @@ start. Nothing is ever lost by forgetting this.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ _CHEAP = 0.005
 _LOOK_AROUND = 0.5
 _LONGEST_WHILE_DRY = 1.0
 _LONGEST = 5.0
+_REMEMBERED = 8
 
 
 @dataclass(slots=True)
@@ -52,6 +54,7 @@ class Lanes:
         self._known: frozenset[str] = frozenset()
         self._sweep_allowed = 0.0
         self._sweep_overdue = 0.0
+        self._costs: deque[float] = deque(maxlen=_REMEMBERED)
         self.put_off = False
         """A claim came short without a sweep, which was not allowed yet."""
         self._due_at: float | None = None
@@ -97,11 +100,13 @@ class Lanes:
     def swept(self, seconds: float) -> None:
         """Sweeps take at most a twentieth of the time, however many dead rows they walk.
 
-        Not so where lanes are dry: only a sweep finds new work then, and must not be put off for
-        long because one statement was slow.
+        Dead rows make every sweep slow, a busy machine only some: the cheapest of the last ones
+        tells. Where lanes are dry only a sweep finds new work, and is not put off for long.
         """
-        now, share = monotonic(), seconds * _SHARE_OF_TIME
-        self._sweep_allowed = now + (0.0 if seconds < _CHEAP else min(share, _LONGEST_WHILE_DRY))
+        self._costs.append(seconds)
+        cost = min(self._costs)
+        now, share = monotonic(), cost * _SHARE_OF_TIME
+        self._sweep_allowed = now + (0.0 if cost < _CHEAP else min(share, _LONGEST_WHILE_DRY))
         self._sweep_overdue = now + min(max(share, _LOOK_AROUND), _LONGEST)
         self.put_off = False
 
