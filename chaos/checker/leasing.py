@@ -11,14 +11,16 @@ from chaos.files import SECOND
 from holdfast.lifecycle import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from chaos.checker.history import History
 
 _FORGETFUL = 2 * SECOND
 """A claim that was not flushed yet is forgotten by a crash within this time."""
 
+_FREEING = ("Released", "Retried")
 _LAPSES = ("recover", "retire")
+_BLOCKING = ("block", "gate-block")
 _ENDS = {
     Status.SUCCESSFUL: ("ok",),
     Status.EXCEPTION: ("raise", "cancelled"),
@@ -66,7 +68,8 @@ def _table_fence(history: History) -> Iterator[Violation]:
         starts = sorted(runs, key=lambda run: run.start)
         for before, after in pairwise(starts):
             told = history.settled.get(before.key)
-            if told is not None and told[0] > after.start and told[1] != "Released":
+            # A row that was put off is free before its worker has heard so.
+            if told is not None and told[0] > after.start and told[1] not in _FREEING:
                 text = f"row {row_id}: pid {before.pid} settled it while pid {after.pid} held it"
                 yield Violation("", text, t=told[0])
         row = history.table_rows.get(row_id)
@@ -172,24 +175,37 @@ def self_fence(history: History) -> Iterator[Violation]:
             if end is not None and run.start > end:
                 text = f"job {story.job} was started {(run.start - end) / SECOND:.3f} s too late"
                 yield Violation("", text, story.job, run.start)
-        yield from _overlaps(history, story.runs)
+    blocked = _blocked(history)
+    for story in history.stories.values():
+        yield from _overlaps(history, story.runs, blocked)
     for runs in history.table_runs.values():
-        yield from _overlaps(history, runs)
+        yield from _overlaps(history, runs, blocked)
 
 
-def _overlaps(history: History, runs: Iterable[Run]) -> Iterator[Violation]:
+def _blocked(history: History) -> dict[int, list[tuple[int, int]]]:
+    """When the event loop of each process was blocked by a handler."""
+    found: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for run in _all_runs(history):
+        if run.kind in _BLOCKING:
+            found[run.pid].append((run.start, run.end or history.died(run.pid) or history.clock))
+    return found
+
+
+def _overlaps(
+    history: History, runs: Iterable[Run], blocked: Mapping[int, list[tuple[int, int]]]
+) -> Iterator[Violation]:
     ordered = sorted(runs, key=lambda run: run.start)
     for before, after in pairwise(ordered):
         gone = before.end or history.died(before.pid) or history.clock
-        if gone <= after.start or before.kind in ("block", "gate-block"):
+        if gone <= after.start:
             continue
         since = before.start - history.lease // 3
-        frozen = any(
+        deaf = any(
             fault.pid == before.pid and fault.t <= gone and fault.until >= since
             for fault in (*history.faults, *history.stalls)
             if fault.kind in ("freeze", "stall")
-        )
-        if not frozen and not history.crashed(before.key.at, after.start):
+        ) or any(start <= gone and end >= since for start, end in blocked.get(before.pid, ()))
+        if not deaf and not history.crashed(before.key.at, after.start):
             both = (gone - after.start) / SECOND
             text = f"job {before.key.job} ran twice at once for {both:.3f} s"
             yield Violation("", text, before.key.job, after.start)
