@@ -29,7 +29,6 @@ check: $(VENV)/ready ## Run the linters, the type checker and the layer contract
 demo: $(VENV)/ready ## Run real jobs on an embedded PostgreSQL and watch them
 	$(BIN)/holdfast demo
 
-.PHONY: help test check demo example bench bench-quick pictures docs chaos format clean
 bench: $(VENV)/ready ## Measure Holdfast and every peer (hours); BINDIR=… chooses a PostgreSQL
 	$(BIN)/python -m bench.main --publish $(ARGS)
 

@@ -78,6 +78,8 @@ class Hand:
         """Leases that are over, but their breakers do not know it yet."""
         self._unwritable = False
         self._writing: Lease | None = None
+        self.standing_still = False
+        """The event loop is blocked: outcomes wait for it, not for the database."""
         self.changed = asyncio.Event()
 
     def __len__(self) -> int:
@@ -109,6 +111,13 @@ class Hand:
     def written(self, *, failed: bool) -> None:
         self._writing, self._unwritable = None, failed
         self.changed.set()
+
+    def excuse(self, seconds: float) -> None:
+        """The event loop stood still for so long: outcomes could not even be tried."""
+        self.standing_still = False
+        for lease in self._leases.values():
+            if lease.settle_by is not None:
+                lease.settle_by += seconds
 
     def finished(self) -> None:
         self.running -= 1

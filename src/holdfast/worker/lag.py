@@ -33,10 +33,13 @@ class LagWatch:
             await asyncio.sleep(_LOOK_EVERY)
 
     def _look(self) -> None:
-        if self._asked is None:
+        asked = self._asked
+        if asked is None:
             self._asked = monotonic()
             self._home.call_soon_threadsafe(self._answer)
-        elif not self._told and monotonic() - self._asked > _LIMIT:
+            return
+        self._hand.standing_still = True
+        if not self._told and monotonic() - asked > _LIMIT:
             self._told = True
             logger.warning(
                 "%s has blocked the event loop for more than %g s: no other job, timeout or signal "
@@ -53,4 +56,6 @@ class LagWatch:
         return "something"
 
     def _answer(self) -> None:
+        if self._hand.standing_still and self._asked is not None:
+            self._hand.excuse(monotonic() - self._asked)
         self._asked, self._told = None, False

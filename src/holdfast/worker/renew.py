@@ -66,7 +66,9 @@ class Renewer:
 
     async def _renew(self, store: Store) -> bool | None:
         """Whether it was possible; None: the database did not answer in time."""
-        leases = [lease for lease in self._hand.snapshot() if lease.to_be_renewed]
+        # Jobs that ended well must not be run again because another blocks the event loop.
+        everything = False
+        leases = [lease for lease in self._hand.snapshot() if everything or lease.to_be_renewed]
         sent = monotonic()
         try:
             async with asyncio.timeout(self._patience(leases)):
