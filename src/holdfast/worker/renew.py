@@ -67,7 +67,7 @@ class Renewer:
     async def _renew(self, store: Store) -> bool | None:
         """Whether it was possible; None: the database did not answer in time."""
         # Jobs that ended well must not be run again because another blocks the event loop.
-        everything = False
+        everything = self._hand.standing_still
         leases = [lease for lease in self._hand.snapshot() if everything or lease.to_be_renewed]
         sent = monotonic()
         try:
