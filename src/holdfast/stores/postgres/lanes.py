@@ -75,6 +75,12 @@ class Lanes:
         due = min((due for _, _, due in rows if due is not None), default=None)
         self._due_at = None if due is None else monotonic() + due.total_seconds()
 
+    def reopen(self) -> None:
+        """Where all lanes are dry, look beyond their floors again: new work is mostly there."""
+        if all(lane.dry for lane in self._lanes):
+            for lane in self._lanes:
+                lane.dry = False
+
     def priorities(self) -> list[int]:
         return sorted({lane.priority for lane in self._lanes if not lane.dry}, reverse=True)
 

@@ -43,6 +43,8 @@ class PostgresLeases:
         if sweep or not self._lanes.knows(wants) or self._lanes.overdue():
             await self._sweep(wants)
             swept = True
+        else:
+            self._lanes.reopen()
         jobs += await self._take(limit, worker)
         if len(jobs) < limit and not swept and self._lanes.may_sweep():
             began = monotonic()
