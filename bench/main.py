@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import hashlib
 import json
 import os
 import platform
@@ -21,6 +22,7 @@ import psycopg
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+import holdfast
 from bench import publish, results
 from bench.contestants import CONTESTANTS, QUICK, Contestant
 from bench.envs import CannotInstall, Installed, install
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 BENCH = Path(__file__).parent
+# Where the subjects import it from too.
+SOURCE = Path(holdfast.__file__).parent
 console = Console()
 
 
@@ -75,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     run = _plan(options)
     _install(run, options.reinstall)
-    load = os.getloadavg()
+    load, source = os.getloadavg(), source_digest()
     with (
         tempfile.TemporaryDirectory(prefix="holdfast-bench-logs-") as logs,
         Server(find_binaries(options.pg), Path(options.data)) as server,
@@ -86,8 +90,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _measure(run, stage)
         except KeyboardInterrupt:
             run.failures["the run"] = "stopped by hand; the figures are those so far"
-    facts |= {"load_at_end": os.getloadavg(), "failures": run.failures}
+    if source_digest() != source:
+        run.failures["the source"] = "changed during the run: the figures are of no one version"
+    facts |= {"load_at_end": os.getloadavg(), "source": source, "failures": run.failures}
     return _tell(run, stage, facts, options)
+
+
+def source_digest(folder: Path = SOURCE) -> str:
+    """What tells one state of the code from another, committed or not."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".sql")):
+        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -89,7 +89,7 @@ def _run_block(record: Mapping[str, Any]) -> str:
             f"- Load average before the run {start[0]:.1f}, after it {end[0]:.1f}",
             f"- PostgreSQL {_version(record)}: {settings}",
             f"- Python {record['python']}, asyncpg {record['asyncpg']}, uvloop {record['uvloop']}",
-            f"- Versions: {versions}",
+            f"- Versions: {versions}; Holdfast's source has the digest `{record['source']}`",
             *(["", "Not measured, and why:", "", *failures] if failures else []),
         ]
     )

@@ -10,7 +10,7 @@ import pytest
 
 from bench import plots, publish, results
 from bench.contestants import CONTESTANTS, QUICK
-from bench.main import main
+from bench.main import main, source_digest
 from bench.measures.families import FAMILIES
 from bench.measures.windows import count_at, rate_between, rates
 from bench.plan import FULL, QUICK_MEASURES
@@ -139,3 +139,15 @@ def test_only_what_stands_between_the_markers_of_a_page_is_replaced() -> None:
 def test_an_unknown_measure_is_refused_with_the_list_of_those_there_are() -> None:
     with pytest.raises(SystemExit, match=r"unknown: drain_9; there are enqueue_single, "):
         main(["--only", "drain_9"])
+
+
+def test_a_change_of_the_source_during_a_run_can_be_seen(tmp_path: Path) -> None:
+    (tmp_path / "claim.sql").write_text("select 1")
+    (tmp_path / "notes.txt").write_text("not code")
+    before = source_digest(tmp_path)
+
+    (tmp_path / "notes.txt").write_text("other words")
+    assert source_digest(tmp_path) == before
+
+    (tmp_path / "claim.sql").write_text("select 2")
+    assert source_digest(tmp_path) != before

@@ -37,35 +37,40 @@ def block_and_look(dsn: str, job_id: int) -> list[float]:
 async def test_the_lease_of_a_finished_job_is_kept_while_another_blocks_the_event_loop(
     pg18: Database, pg_hf: Holdfast, witness: Any
 ) -> None:
-    finished = asyncio.Event()
+    started, finish, block = asyncio.Semaphore(0), asyncio.Event(), asyncio.Event()
     ages: list[float] = []
     watch = Watch(pg_hf)
 
     @pg_hf.entrypoint("finishes")
     async def finishes(job: Job) -> None:
-        finished.set()
+        started.release()
+        await finish.wait()
 
     @pg_hf.entrypoint("blocks")
     async def blocks(job: Job) -> None:
-        ages.extend(block_and_look(pg18.dsn, int(job.payload or b"0")))
+        started.release()
+        await block.wait()
+        ages.extend(block_and_look(pg18.dsn, finishing))
 
-    async def on_its_way() -> bool:
+    async def outcome_waits() -> bool:
         return await witness.fetchval(
-            "select exists (select from pg_locks where not granted and relation ="
-            " 'holdfast_log'::regclass)"
+            "select exists (select from pg_locks where not granted"
+            " and relation = 'holdfast_log'::regclass)"
         )
 
+    finishing, _ = await pg_hf.queries.enqueue(["finishes", "blocks"])
     async with working(pg_hf, heartbeat_timeout=timedelta(seconds=LEASE)):
+        for _ in range(2):
+            await ends(started.acquire())
         async with witness.transaction():
             await witness.execute("lock table holdfast_log in share row exclusive mode")
-            [job_id] = await pg_hf.queries.enqueue("finishes")
-            await ends(finished.wait())
-            await eventually(on_its_way)
-            await pg_hf.queries.enqueue("blocks", str(job_id).encode())
+            finish.set()
+            await eventually(outcome_waits)
+            block.set()
             while not ages:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         await watch.until_settled(2)
 
     assert max(ages) < LEASE
-    entry = await ending(pg_hf, job_id)
+    entry = await ending(pg_hf, finishing)
     assert (entry.status, entry.recoveries) == (Status.SUCCESSFUL, 0)
