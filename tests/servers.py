@@ -297,8 +297,11 @@ def _drop(database: Database) -> None:
         except psycopg.errors.LockNotAvailable:
             # A worker that a test froze inside a transaction must not fail the tests after it.
             connection.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity"
-                " where datname = current_database() and pid <> pg_backend_pid()"
+                "select pg_terminate_backend(l.pid) from pg_locks l"
+                " join pg_class c on c.oid = l.relation"
+                " join pg_namespace n on n.oid = c.relnamespace"
+                " where n.nspname = %s and l.pid <> pg_backend_pid()",
+                [database.schema],
             )
             connection.execute(statement)
 

@@ -621,10 +621,13 @@ async def test_a_transaction_on_a_killed_backend_is_lost_and_the_next_one_works(
 async def test_a_listener_learns_that_its_backend_was_killed(
     kind: str, pg18: Database, witness: Any
 ) -> None:
+    pids = "select array_agg(pid) from pg_stat_activity where datname = current_database()"
+    others = await witness.fetchval(pids)
     async with opened(kind, pg18.dsn) as driver, Listening(driver, pg18.schema) as listening:
         await witness.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where datname = current_database() and pid <> pg_backend_pid()"
+            " where datname = current_database() and pid <> all($1)",
+            others,
         )
         with pytest.raises(ConnectionLost):
             await ends(asyncio.wait_for(listening.task, None))

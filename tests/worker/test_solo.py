@@ -21,6 +21,7 @@ class Suspects:
 
     def __init__(self, witness: Any, *workers: Holdfast) -> None:
         self._witness = witness
+        self._turn = asyncio.Lock()
         self.running = Gauge()
         self.beside: list[int] = []
         self.release = asyncio.Event()
@@ -30,7 +31,9 @@ class Suspects:
             async def suspect(job: Job) -> None:
                 with self.running:
                     held = "select count(*) from holdfast where claimed_by = $1"
-                    self.beside.append(await witness.fetchval(held, job.claimed_by) - 1)
+                    # Suspects of two workers may ask at once, on the one connection.
+                    async with self._turn:
+                        self.beside.append(await witness.fetchval(held, job.claimed_by) - 1)
 
             @hf.entrypoint("long")
             async def long(job: Job) -> None:
