@@ -92,21 +92,6 @@ def test_drain_mode_ends_with_the_last_worker(bench: Bench) -> None:
     assert sorted(int(line[1]) for line in bench.journal("quick")) == ids
 
 
-def test_signalling_every_process_of_the_service_is_still_one_graceful_stop(bench: Bench) -> None:
-    supervisor = bench.start(*TWO)
-    until(lambda: supervisor.log.count("runs jobs:main") == 2, "two workers")
-    bench.enqueue("wait", 2)
-    bench.noted("began", 2)
-
-    for pid in [*supervisor.children(), supervisor.process.pid]:
-        os.kill(pid, signal.SIGTERM)
-    until(lambda: supervisor.log.count("running jobs have") == 2, "the stop of both")
-    bench.go()
-
-    assert supervisor.ended() == 0, supervisor.log
-    assert len(bench.journal("finished")) == 2
-
-
 def test_a_second_signal_to_the_supervisor_is_fast_for_all(bench: Bench) -> None:
     supervisor = bench.start(*TWO)
     until(lambda: supervisor.log.count("runs jobs:main") == 2, "two workers")
