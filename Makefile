@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help test check demo example bench bench-quick pictures docs chaos format clean
+.PHONY: help test check demo example bench bench-quick pictures docs chaos chaos-all format clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -38,6 +38,13 @@ bench-quick: $(VENV)/ready ## Measure Holdfast, PgQueuer and the raw limit (5 mi
 chaos: $(VENV)/ready ## Five minutes of faults, and the check of what came of them
 	$(BIN)/python -m chaos run --profile quick $(ARGS)
 
+chaos-all: $(VENV)/ready ## The same with failovers, planted bugs and figures (half an hour)
+	$(BIN)/python -m chaos run --profile quick
+	$(BIN)/python -m chaos run --profile acts
+	$(BIN)/python -m chaos figures
+	$(BIN)/python -m chaos mutants
+	$(BIN)/python -m chaos page
+
 pictures: $(VENV)/ready ## Draw the pictures of the documentation
 	$(BIN)/python -m holdfast.cli.dashboard_picture docs/images/dashboard.svg
 
@@ -54,3 +61,4 @@ clean: ## Remove the environment and every cache
 
 docs: $(VENV)/ready ## Write the pages that are made from the code
 	$(BIN)/python docs/build.py
+	$(BIN)/python -m chaos page

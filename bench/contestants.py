@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from bench.sizes import Pace
+
 SUBJECTS = Path(__file__).parent / "subjects"
 
 _PRODUCING = frozenset({"enqueue_single", "enqueue_concurrent", "enqueue_producers"})
@@ -26,6 +28,18 @@ class Contestant:
     kind: Literal["own", "python", "node"] = "python"
     requirements: tuple[str, ...] = ()
     skips: frozenset[str] = field(default_factory=frozenset)
+    pace: Pace = field(default_factory=Pace)
+    shares: str = ""
+    """The subject whose tables it uses, if not its own."""
+
+    @property
+    def tables(self) -> str:
+        return self.shares or self.name
+
+    @property
+    def owner(self) -> Contestant:
+        """Who makes the tables and fills them."""
+        return CONTESTANTS[self.tables]
 
     @property
     def path(self) -> Path:
@@ -48,12 +62,14 @@ CONTESTANTS = {
             | _WATCHING
             | _LASTING
             | {"drain_defaults", "work_5ms", "telemetry_on"},
+            shares="holdfast",
         ),
         Contestant(
             "pgqueuer",
             "pgqueuer_subject.py",
             "pgqueuer where status in ('queued', 'picked') and execute_after <= clock_timestamp()",
             requirements=("pgqueuer", "asyncpg", "uvloop"),
+            pace=Pace(600, 900, 20_000, 8_000, 2_000, 6_000),
         ),
         Contestant(
             "graphile-worker",
@@ -62,6 +78,7 @@ CONTESTANTS = {
             " where attempts < max_attempts and run_at <= clock_timestamp()",
             "node",
             ("graphile-worker",),
+            pace=Pace(900, 3_000, 30_000, 20_000, 250, 5_000),
         ),
         Contestant(
             "pg-boss",
@@ -69,6 +86,7 @@ CONTESTANTS = {
             "pgboss.job where state < 'completed' and start_after <= clock_timestamp()",
             "node",
             ("pg-boss",),
+            pace=Pace(700, 2_000, 20_000, 9_000, 1, 5_000),
         ),
         Contestant(
             "chancy",
@@ -76,6 +94,7 @@ CONTESTANTS = {
             "chancy_jobs where state in ('pending', 'running', 'retrying')"
             " and scheduled_at <= clock_timestamp()",
             requirements=("chancy", "psycopg[binary]", "uvloop"),
+            pace=Pace(600, 1_000, 2_500, 1_600, 1),
         ),
         Contestant(
             "procrastinate",
@@ -83,6 +102,7 @@ CONTESTANTS = {
             "procrastinate_jobs where status in ('todo', 'doing')"
             " and (scheduled_at is null or scheduled_at <= clock_timestamp())",
             requirements=("procrastinate", "psycopg[binary]", "uvloop"),
+            pace=Pace(500, 900, 8_000, 200, 200),
         ),
         Contestant(
             "saq",
@@ -90,6 +110,7 @@ CONTESTANTS = {
             "saq_jobs where status in ('new', 'queued', 'active')"
             " and scheduled <= extract(epoch from clock_timestamp())",
             requirements=("saq[postgres]", "psycopg[binary]", "uvloop"),
+            pace=Pace(500, 900, 500, 300, 200),
         ),
     )
 }

@@ -1,66 +1,257 @@
-"""How much is measured: the sizes of a full run and of a quick one."""
+"""What a run does: which measures in which order, whose, how often, and how long it will take.
+
+Within a group all measures are taken in a first round, then all in a second, and each round begins
+with another subject. So a slow minute of the machine belongs neither to one subject nor to one
+measure, and a run that is stopped has a figure for everything it came to.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bench.measures import backlog, drain, enqueue, idle, latency, steady
+from bench.sizes import Pace, Sizes
+
+if TYPE_CHECKING:
+    from bench.contestants import Contestant
+    from bench.stage import Stage
+
+Seconds = Callable[[Sizes, Pace], float]
+
+# A database is copied, processes start and stop.
+_AROUND = 1.3
+_PRODUCERS_AROUND = 3.5
+_CHECKS = 0.5
+_FEW_BETWEEN = 0.6
+_COPY_MANY = 8.0
+_VACUUM_MANY = 6.0
+# Large backlogs and minutes at full speed are for those that are measured against each other.
+_FAST = frozenset({"holdfast", "limit", "pgqueuer", "graphile-worker", "pg-boss"})
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """Counts of jobs, and for each the seconds after which a slow subject is stopped."""
+class Family:
+    """A way to measure: what it yields, whose it is, how often it is done and how long it takes."""
 
-    single: int = 5_000
-    bulk: int = 100_000
-    concurrent: int = 40_000
-    produced: int = 1_000
-    enqueue_seconds: float = 8.0
-    drain: int = 50_000
-    drain_seconds: float = 20.0
-    nap: int = 50_000
-    nap_seconds: float = 12.0
-    probes: int = 400
-    lying: int = 100_000
-    few: int = 10_000
-    few_times: int = 5
-    many: int = 1_000_000
-    window_seconds: float = 8.0
-    fill_seconds: float = 600.0
-    steady_seconds: float = 180.0
-    steady_waiting: int = 2_000
-    idle_seconds: float = 20.0
+    run: Callable[[Stage, Contestant], dict[str, float]]
+    gives: tuple[str, ...]
+    lasts: Seconds
+    fills: str | None = None
+    """The key of the template that its databases are copied from."""
+    rounds: int = 3
+    only: frozenset[str] = frozenset()
 
-    def scaled(self, scale: float) -> Sizes:
-        """For trying things out: every count and stretch of time smaller."""
-        kept = {"few_times", "fill_seconds", "steady_waiting"}
-        changed = {
-            field.name: type(getattr(self, field.name))(max(1, getattr(self, field.name) * scale))
-            for field in fields(self)
-            if field.name not in kept
-        }
-        return replace(self, **changed)
+    @property
+    def name(self) -> str:
+        return self.gives[0]
+
+    def suits(self, subject: Contestant, asked: Collection[str]) -> bool:
+        if self.only and subject.name not in self.only:
+            return False
+        return bool(set(self.gives) & set(asked) - subject.skips)
 
 
-FULL = Sizes()
-QUICK = Sizes(
-    single=2_000,
-    bulk=60_000,
-    concurrent=20_000,
-    produced=400,
-    enqueue_seconds=2.5,
-    drain_seconds=6.0,
-    nap=20_000,
-    nap_seconds=3.0,
-    probes=120,
-    few_times=3,
-    idle_seconds=5.0,
+def _timed(sizes: Sizes, count: float, speed: float) -> float:
+    return min(count / speed, sizes.enqueue_seconds)
+
+
+def _drained(sizes: Sizes, count: float, speed: float) -> float:
+    return min(count / speed, sizes.drain_seconds) + _CHECKS
+
+
+def _drain_1(sizes: Sizes, pace: Pace) -> float:
+    return _drained(sizes, sizes.drain, pace.drain)
+
+
+def _fill_clutter(sizes: Sizes, pace: Pace) -> float:
+    enqueued = (2 * sizes.lying + sizes.drain) / pace.bulk
+    return 2 * _AROUND + enqueued + sizes.lying / pace.fail
+
+
+def _fill_many(sizes: Sizes, pace: Pace) -> float:
+    return _AROUND + sizes.many / 1e6 * _VACUUM_MANY + sizes.many / pace.bulk
+
+
+def _backlog(sizes: Sizes, pace: Pace) -> float:
+    window = min(sizes.window_seconds, sizes.many / 8 / pace.drain)
+    return sizes.many / 1e6 * _COPY_MANY + window + _CHECKS
+
+
+def _few(sizes: Sizes, pace: Pace) -> float:
+    once = sizes.few / pace.bulk + sizes.few / pace.drain + _FEW_BETWEEN
+    return (sizes.few_times + 0.5) * once
+
+
+def _steady(sizes: Sizes, _pace: Pace) -> float:
+    return sizes.steady_seconds + _CHECKS
+
+
+FILLS: dict[str, Seconds] = {
+    drain.WAITING: lambda sizes, pace: _AROUND + sizes.drain / pace.bulk,
+    drain.NAPS: lambda sizes, pace: _AROUND + sizes.nap / pace.bulk,
+    drain.CLUTTER: _fill_clutter,
+    backlog.MILLION: _fill_many,
+    backlog.LANES: _fill_many,
+}
+"""How long it takes to fill a template, once for a subject."""
+
+SHORT = (
+    Family(
+        enqueue.single,
+        ("enqueue_single",),
+        lambda sizes, pace: _timed(sizes, sizes.single, pace.single),
+    ),
+    Family(
+        enqueue.bulk,
+        ("enqueue_bulk",),
+        lambda sizes, pace: _timed(sizes, sizes.bulk, pace.bulk),
+    ),
+    Family(
+        enqueue.concurrent,
+        ("enqueue_concurrent",),
+        lambda sizes, pace: _timed(sizes, sizes.concurrent, pace.concurrent),
+    ),
+    Family(
+        enqueue.producers,
+        ("enqueue_producers",),
+        lambda sizes, _: _PRODUCERS_AROUND + sizes.enqueue_seconds,
+    ),
+    Family(
+        drain.one,
+        ("drain_1", "busy_rss", "cpu_per_job", "wal_per_job"),
+        _drain_1,
+        fills=drain.WAITING,
+    ),
+    Family(drain.two, ("drain_2",), _drain_1, fills=drain.WAITING),
+    Family(
+        drain.defaults,
+        ("drain_defaults",),
+        lambda sizes, pace: _drained(sizes, sizes.drain, pace.defaults),
+        fills=drain.WAITING,
+    ),
+    Family(
+        drain.telemetry,
+        ("telemetry_on",),
+        lambda sizes, pace: 4 * _drain_1(sizes, pace),
+        fills=drain.WAITING,
+        only=frozenset({"holdfast"}),
+    ),
+    Family(
+        drain.clutter,
+        ("clutter",),
+        _drain_1,
+        fills=drain.CLUTTER,
+        only=_FAST,
+    ),
+    Family(
+        drain.work_5ms,
+        ("work_5ms",),
+        lambda sizes, _: sizes.nap_seconds + _CHECKS,
+        fills=drain.NAPS,
+    ),
+    Family(
+        latency.latency,
+        ("latency_p50", "latency_p99"),
+        lambda sizes, _: sizes.probes * 0.025 + _CHECKS,
+    ),
+    Family(
+        idle.idle,
+        ("idle_statements", "idle_cpu", "idle_rss"),
+        lambda sizes, _: sizes.idle_seconds + idle.SETTLING,
+    ),
 )
+BACKLOG = (
+    Family(backlog.few, ("backlog_10k",), _few, only=_FAST),
+    Family(
+        backlog.many,
+        ("backlog_1m",),
+        _backlog,
+        fills=backlog.MILLION,
+        only=_FAST,
+    ),
+    Family(
+        backlog.lanes,
+        ("backlog_1m_lanes",),
+        _backlog,
+        fills=backlog.LANES,
+        only=_FAST,
+    ),
+)
+LASTING = (
+    Family(steady.free, ("steady_first", "steady_worst"), _steady, rounds=1, only=_FAST),
+    Family(steady.held, ("xmin_first", "xmin_last"), _steady, rounds=1, only=_FAST),
+)
+GROUPS = (SHORT, BACKLOG, LASTING)
 
 QUICK_MEASURES = frozenset(
-    {
-        *("enqueue_single", "enqueue_bulk", "enqueue_concurrent", "enqueue_producers"),
-        *("drain_1", "drain_2", "drain_defaults", "latency_p50", "latency_p99", "backlog_10k"),
-        *("work_5ms", "telemetry_on", "idle_statements", "idle_cpu", "idle_rss", "busy_rss"),
-        *("cpu_per_job", "wal_per_job"),
-    }
-)
+    measure for family in SHORT for measure in family.gives if family.name != "clutter"
+) | {"backlog_10k"}
 """What fits into five minutes; the steady states and the large backlogs do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One measurement of one subject."""
+
+    family: Family
+    turn: int
+    subject: Contestant
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        return self.family.name, self.turn, self.subject.name
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run is asked to do."""
+
+    asked: Sequence[str]
+    subjects: Sequence[Contestant]
+    sizes: Sizes
+    rounds: int | None = None
+    """For every measure; unless told, as often as its family says."""
+    done: Collection[tuple[str, int, str]] = field(default_factory=set)
+    """Keys of steps that an earlier run has taken."""
+
+    def steps(self) -> list[Step]:
+        return [step for step in self._all() if step.key not in self.done]
+
+    def _all(self) -> Iterator[Step]:
+        for group in GROUPS:
+            for turn in range(max(self._rounds(family) for family in group)):
+                for family in group:
+                    if turn < self._rounds(family):
+                        yield from self._turn(family, turn)
+
+    def _rounds(self, family: Family) -> int:
+        return family.rounds if self.rounds is None else self.rounds
+
+    def _turn(self, family: Family, turn: int) -> Iterator[Step]:
+        suited = [one for one in self.subjects if family.suits(one, self.asked)]
+        start = turn % len(suited) if suited else 0
+        for subject in (*suited[start:], *suited[:start]):
+            yield Step(family, turn, subject)
+
+    def seconds(self, steps: Sequence[Step]) -> list[float]:
+        """How long each step will take; a template is filled by the first that needs it."""
+        filled = set()
+        estimates = []
+        for step in steps:
+            pace = step.subject.pace
+            sizes = self.sizes.of(pace)
+            estimate = _AROUND + step.family.lasts(sizes, pace)
+            template = step.family.fills, step.subject.tables
+            if step.family.fills and template not in filled:
+                estimate += FILLS[step.family.fills](sizes, pace)
+            filled.add(template)
+            estimates.append(estimate)
+        return estimates
+
+
+def unneeded(step: Step, later: Sequence[Step]) -> str | None:
+    """The key of the template that no later step needs."""
+    key = step.family.fills
+    return None if any(other.family.fills == key for other in later) else key

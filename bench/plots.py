@@ -1,7 +1,8 @@
-"""Bar charts as SVG, written by hand so that nothing needs to be installed for them."""
+"""Charts as SVG, written by hand so that nothing needs to be installed for them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
@@ -9,11 +10,19 @@ from typing import TYPE_CHECKING
 from bench.results import MEASURES, Figure, number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 WIDTH, LABEL, BAR, GAP, GROUP = 760, 190, 18, 6, 16
 OURS, LIMIT, PEER = "#1f6feb", "#8b949e", "#d29922"
+# Of the charts with lines.
+LEFT, NAMES, CEILING, FLOOR, LINE = 64, 140, 52, 300, 16
+COLOURS = {
+    "holdfast": OURS,
+    "limit": LIMIT,
+    "pgqueuer": "#d29922",
+    "graphile-worker": "#cf222e",
+    "pg-boss": "#1a7f37",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +43,39 @@ CHARTS = {
     "bench-latency": Chart(
         "Enqueue to handler start, ms", ("latency_p50", "latency_p99"), one_scale=False
     ),
-    "bench-steady": Chart("Steady state, jobs a second", ("steady_first", "steady_worst")),
-    "bench-xmin": Chart("Beside an open transaction, jobs a second", ("xmin_first", "xmin_last")),
     "bench-backlog": Chart(
         "Length of the queue, jobs a second", ("backlog_10k", "backlog_1m", "backlog_1m_lanes")
     ),
 }
 
 
-def draw_all(figures: Sequence[Figure], folder: Path, footer: str) -> list[Path]:
+LINES = {
+    "steady_first": ("bench-steady", "Minutes at full speed, jobs a second"),
+    "xmin_first": ("bench-xmin", "Minutes beside an open transaction, jobs a second"),
+}
+"""By the first measure of the family: the name of the file, and the title."""
+IN_README = ("bench-drain", "bench-xmin", "bench-latency")
+
+Series = Mapping[tuple[str, str], Sequence[float]]
+"""Speeds of windows that follow on each other, by family and subject."""
+
+
+def draw_all(figures: Sequence[Figure], series: Series, folder: Path, footer: str) -> list[Path]:
     """A file for each chart that has something to show; charts without figures are removed."""
-    drawn = []
+    texts: dict[str, str | None] = {}
+    bars = f"{footer}; medians, whiskers from lowest to highest round"
     for name, chart in CHARTS.items():
-        path = folder / f"{name}.svg"
         shown = [one for one in figures if one.measure in chart.measures]
-        if shown:
-            path.write_text(draw(chart, shown, footer), "utf-8")
-            drawn.append(path)
+        texts[name] = draw(chart, shown, bars) if shown else None
+    for family, (name, title) in LINES.items():
+        lines = {subject: speeds for (of, subject), speeds in series.items() if of == family}
+        texts[name] = lines_over_time(title, lines, footer) if lines else None
+    for name, text in texts.items():
+        if text is None:
+            (folder / f"{name}.svg").unlink(missing_ok=True)
         else:
-            path.unlink(missing_ok=True)
-    return drawn
+            (folder / f"{name}.svg").write_text(text, "utf-8")
+    return [folder / f"{name}.svg" for name, text in texts.items() if text is not None]
 
 
 def draw(chart: Chart, figures: Sequence[Figure], footer: str) -> str:
@@ -71,12 +93,57 @@ def draw(chart: Chart, figures: Sequence[Figure], footer: str) -> str:
             parts += _bar(figure, y, (WIDTH - LABEL - 130) / top)
             y += BAR + GAP
     parts.append(_text(16, y + 22, footer, "note"))
-    height = y + 36
+    return _svg(chart.title, parts, y + 36)
+
+
+def lines_over_time(title: str, lines: Mapping[str, Sequence[float]], footer: str) -> str:
+    """A line for each subject through the speeds of its windows, named at its end."""
+    top = max(max(speeds) for speeds in lines.values())
+    across = (WIDTH - LEFT - NAMES) / max(len(speeds) - 1 for speeds in lines.values())
+    parts = [_text(16, 28, title, "title"), *_grid(top)]
+    ends = {subject: _height(speeds[-1], top) for subject, speeds in lines.items()}
+    names = _apart(ends)
+    for subject, speeds in lines.items():
+        points = " ".join(
+            f"{LEFT + place * across:.1f},{_height(speed, top):.1f}"
+            for place, speed in enumerate(speeds)
+        )
+        colour = COLOURS.get(subject, PEER)
+        parts.append(
+            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2.5"/>'
+        )
+        parts.append(_text(WIDTH - NAMES + 8, names[subject] + 4, subject, colour=colour))
+    return _svg(title, [*parts, _text(16, FLOOR + 40, footer, "note")], FLOOR + 54)
+
+
+def _grid(top: float) -> list[str]:
+    parts = [_text(LEFT, FLOOR + 18, "windows of 10 s", "note")]
+    for part in (0.0, 0.25, 0.5, 0.75, 1.0):
+        y = _height(top * part, top)
+        parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - NAMES}" stroke="#d0d7de" fill="none"/>')
+        parts.append(_text(16, y + 4, number(top * part) if part else "0", "note"))
+    return parts
+
+
+def _height(speed: float, top: float) -> float:
+    return FLOOR - (FLOOR - CEILING) * speed / (top or 1.0)
+
+
+def _apart(heights: Mapping[str, float]) -> dict[str, float]:
+    """The same order with room for a line of text between any two."""
+    placed: dict[str, float] = {}
+    below: float = FLOOR + LINE
+    for subject, y in sorted(heights.items(), key=lambda item: -item[1]):
+        below = placed[subject] = min(y, below - LINE)
+    return placed
+
+
+def _svg(title: str, parts: Sequence[str], height: int) -> str:
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
             f'width="{WIDTH}" height="{height}" role="img">',
-            f"<title>{escape(chart.title)}</title>",
+            f"<title>{escape(title)}</title>",
             "<style>text { font: 13px sans-serif; fill: #1f2328 } .title { font-size: 17px; "
             "font-weight: bold } .group { font-weight: bold } .note { font-size: 11px; "
             "fill: #656d76 }</style>",
@@ -105,6 +172,9 @@ def _value(figure: Figure) -> str:
     return f"{number(figure.median)} {figure.unit}"
 
 
-def _text(x: float, y: float, words: str, style: str | None = None) -> str:
+def _text(
+    x: float, y: float, words: str, style: str | None = None, *, colour: str | None = None
+) -> str:
     kind = f' class="{style}"' if style else ""
-    return f'<text x="{x:.1f}" y="{y}"{kind}>{escape(words)}</text>'
+    kind += f' style="fill: {colour}"' if colour else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}"{kind}>{escape(words)}</text>'

@@ -1,4 +1,7 @@
-"""The table on the terminal, and the tables and plots of the documentation."""
+"""The tables on the terminal, and the tables and plots of the documentation.
+
+Run as a module, it writes the documentation again from the figures that are there.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from bench import plots
+from bench import goals, plots, record
+from bench.measures.steady import SERIES
 from bench.results import MEASURES, Figure, number, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-DOCS = Path(__file__).parents[1] / "docs"
+    from bench.record import Record
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 PAGE = DOCS / "benchmarks.md"
+README = ROOT / "README.md"
+IN_README = ("drain_1", "enqueue_bulk", "latency_p50", "steady_worst", "xmin_last", "backlog_1m")
 
 
 def table(figures: Sequence[Figure]) -> Table:
@@ -23,8 +32,8 @@ def table(figures: Sequence[Figure]) -> Table:
     shown = Table(title="medians of the rounds", title_justify="left")
     for name in ("measure", "subject"):
         shown.add_column(name)
-    for name in ("median", "range", "unit", "÷ holdfast"):
-        shown.add_column(name, justify="right" if name != "unit" else "left")
+    for name in ("median", "range", "unit", "rounds", "÷ holdfast"):
+        shown.add_column(name, justify="left" if name == "unit" else "right")
     last = ""
     for figure in figures:
         if last and figure.measure != last:
@@ -36,29 +45,52 @@ def table(figures: Sequence[Figure]) -> Table:
             number(figure.median),
             f"{number(figure.low)} - {number(figure.high)}",
             figure.unit,
+            str(figure.rounds),
             "" if part is None else f"{part:.2f}",
         )
         last = figure.measure
     return shown
 
 
-def publish(figures: Sequence[Figure], record: Mapping[str, Any]) -> None:
-    """Draw the plots, and replace what stands between the markers of the page."""
-    kind = "" if record["profile"] == "full" else f"{record['profile']} run, "
-    footer = (
-        f"{kind}{record['date']}; {record['cores']} cores, PostgreSQL "
-        f"{_version(record)}, fsync on; medians, whiskers from lowest to highest round"
-    )
-    drawn = plots.draw_all(figures, DOCS / "images", footer)
-    page = PAGE.read_text("utf-8")
+def goals_table(found: Record) -> Table:
+    shown = Table(title="what Holdfast is built to reach", title_justify="left")
+    for name in ("goal", "asked", "found", ""):
+        shown.add_column(name)
+    for one in goals.judge(found):
+        verdict = "reached" if one.reached else "[yellow]not reached"
+        shown.add_row(one.goal.what, one.goal.asked, f"{one.value:.2f}", verdict)
+    return shown
+
+
+def publish(found: Record) -> None:
+    """Draw the plots, and replace what stands between the markers of the pages."""
+    figures, facts = found.figures(), found.facts
+    drawn = plots.draw_all(figures, _series(found), DOCS / "images", _footer(facts))
     blocks = {
-        "run": _run_block(record),
+        "run": _run_block(found),
         "figures": _figures_block(figures),
         "plots": "\n".join(f"![{path.stem}](images/{path.name})" for path in drawn),
+        "goals": _goals_block(found),
+        "peers": _peers_block(figures),
     }
+    _rewrite(PAGE, blocks)
+    _rewrite(README, {"speed": _readme_block(figures, facts, drawn)})
+
+
+def _series(found: Record) -> plots.Series:
+    """Of several rounds the last one is drawn."""
+    return {
+        (family, subject): series
+        for family in plots.LINES
+        for subject, series in found.notes(SERIES, family)
+    }
+
+
+def _rewrite(path: Path, blocks: Mapping[str, str]) -> None:
+    page = path.read_text("utf-8")
     for name, text in blocks.items():
         page = replaced(page, name, text)
-    PAGE.write_text(page, "utf-8")
+    path.write_text(page, "utf-8")
 
 
 def replaced(page: str, name: str, text: str) -> str:
@@ -66,53 +98,110 @@ def replaced(page: str, name: str, text: str) -> str:
     pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
     found, times = pattern.subn(lambda match: f"{match[1]}{text}\n{match[2]}", page)
     if times != 1:
-        raise ValueError(f"{PAGE.name} needs one pair of markers <!-- {name} -->, it has {times}")
+        raise ValueError(f"the page needs one pair of markers <!-- {name} -->, it has {times}")
     return found
 
 
-def _version(record: Mapping[str, Any]) -> str:
-    return str(record["postgresql"]["server_version"]).split()[0]
+def _footer(facts: Mapping[str, Any]) -> str:
+    kind = "" if facts["profile"] == "full" else f"{facts['profile']} run, "
+    return f"{kind}{facts['date']}; {facts['cores']} cores, PostgreSQL {_version(facts)}, fsync on"
 
 
-def _run_block(record: Mapping[str, Any]) -> str:
-    server = record["postgresql"]
+def _version(facts: Mapping[str, Any]) -> str:
+    return str(facts["postgresql"]["server_version"]).split()[0]
+
+
+def _run_block(found: Record) -> str:
+    facts = found.facts
+    server = facts["postgresql"]
     settings = ", ".join(f"{key} = {server[key]}" for key in server if key != "server_version")
-    versions = ", ".join(f"{name} {found}" for name, found in record["versions"].items())
-    start, end = record["load_at_start"], record["load_at_end"]
-    failures = [f"- {who}: {why}" for who, why in record["failures"].items()]
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    minutes = sum(one.seconds for one in found.taken) / 60
+    sources = ", ".join(f"`{digest}`" for digest in facts["sources"])
+    failures = [f"- {who}: {why}" for who, why in found.failures().items()]
     return "\n".join(
         [
-            f"- Kind of run: **{record['profile']}**, on {record['date']}"
-            + (f", scale {record['scale']}" if record["scale"] != 1 else ""),
-            f"- Machine: {record['cores']} cores ({record['processor']}), "
-            f"{record['memory_gb']} GB, {record['system']}",
-            f"- Load average before the run {start[0]:.1f}, after it {end[0]:.1f}",
-            f"- PostgreSQL {_version(record)}: {settings}",
-            f"- Python {record['python']}, asyncpg {record['asyncpg']}, uvloop {record['uvloop']}",
-            f"- Versions: {versions}; Holdfast's source has the digest `{record['source']}`",
+            f"- Kind of run: **{facts['profile']}**, on {facts['date']}, {minutes:.0f} minutes"
+            + (f", scale {facts['scale']}" if facts["scale"] != 1 else ""),
+            f"- Machine: {facts['cores']} cores ({facts['processor']}), "
+            f"{facts['memory_gb']} GB, {facts['system']}",
+            f"- Load average before the run {facts['load_at_start']:.1f}, "
+            f"after it {facts['load_at_end']:.1f}",
+            f"- PostgreSQL {_version(facts)}: {settings}",
+            f"- Python {facts['python']}, asyncpg {facts['asyncpg']}, uvloop {facts['uvloop']}",
+            f"- Versions: {versions}; Holdfast's source has the digest {sources}",
             *(["", "Not measured, and why:", "", *failures] if failures else []),
         ]
     )
 
 
-def _figures_block(figures: Sequence[Figure]) -> str:
+def _figures_block(figures: Sequence[Figure], measures: Sequence[str] | None = None) -> str:
     subjects = list(dict.fromkeys(figure.subject for figure in figures))
     subjects.sort(key=lambda name: {"holdfast": 0, "limit": 2}.get(name, 1))
     lines = [
-        f"| measure | unit | {' | '.join(subjects)} |",
-        f"|---|---|{'---|' * len(subjects)}",
+        f"| measure | unit | rounds | {' | '.join(subjects)} |",
+        f"|---|---|---|{'---|' * len(subjects)}",
     ]
-    for measure in dict.fromkeys(figure.measure for figure in figures):
+    for measure in measures or dict.fromkeys(figure.measure for figure in figures):
         by_subject = {one.subject: one for one in figures if one.measure == measure}
+        if not by_subject:
+            continue
         cells = [_cell(by_subject.get(name), figures) for name in subjects]
         title = f"{MEASURES[measure].title} (`{measure}`)"
-        lines.append(f"| {title} | {MEASURES[measure].unit} | {' | '.join(cells)} |")
+        rounds = max(one.rounds for one in by_subject.values())
+        lines.append(f"| {title} | {MEASURES[measure].unit} | {rounds} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def _cell(figure: Figure | None, figures: Sequence[Figure]) -> str:
     if figure is None:
         return ""
-    spread = f"**{number(figure.median)}** ({number(figure.low)} - {number(figure.high)})"
+    spread = f"**{number(figure.median)}**"
+    if figure.rounds > 1:
+        spread += f" ({number(figure.low)} - {number(figure.high)})"
     part = ratio(figure, figures)
     return spread if figure.subject == "holdfast" or part is None else f"{spread} · {part:.2f}"
+
+
+def _goals_block(found: Record) -> str:
+    lines = ["| goal | asked | found | |", "|---|---|---|---|"]
+    for one in goals.judge(found):
+        verdict = "reached" if one.reached else "**not reached**"
+        lines.append(f"| {one.goal.what} | {one.goal.asked} | {one.value:.2f} | {verdict} |")
+    return "\n".join(lines)
+
+
+def _peers_block(figures: Sequence[Figure]) -> str:
+    """Every measure in which some peer has the better median."""
+    lines = [line for measure in MEASURES if (line := _better_peers(measure, figures))]
+    return "\n".join(lines) or "In no measure of this run."
+
+
+def _better_peers(measure: str, figures: Sequence[Figure]) -> str | None:
+    taken = {one.subject: one for one in figures if one.measure == measure}
+    ours, sign = taken.get("holdfast"), 1 if MEASURES[measure].better == "more" else -1
+    if ours is None:
+        return None
+    ahead = [
+        one
+        for one in taken.values()
+        if one.subject != "limit" and sign * (one.median - ours.median) > 0
+    ]
+    if not ahead:
+        return None
+    said = ", ".join(f"{one.subject} {number(one.median)}" for one in ahead)
+    return f"- {MEASURES[measure].title}: {said}; Holdfast {number(ours.median)} {ours.unit}."
+
+
+def _readme_block(
+    figures: Sequence[Figure], facts: Mapping[str, Any], drawn: Sequence[Path]
+) -> str:
+    shown = [path for path in drawn if path.stem in plots.IN_README]
+    pictures = [f"![{path.stem}](docs/images/{path.name})" for path in shown]
+    few = [one for one in figures if one.measure in IN_README]
+    table = _figures_block(few, IN_README)
+    return "\n".join([f"Medians; {_footer(facts)}.", "", table, "", *pictures])
+
+
+if __name__ == "__main__":
+    publish(record.load(ROOT / "bench" / "results.json"))

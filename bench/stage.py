@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from bench.contestants import Contestant
     from bench.envs import Installed
-    from bench.plan import Sizes
     from bench.server import Server
+    from bench.sizes import Sizes
 
     Fill = Callable[[Process, str], None]
     """Puts jobs into a database, with a process of the subject and the database's name."""
@@ -33,13 +33,16 @@ class Stage:
         self, server: Server, sizes: Sizes, installed: Mapping[str, Installed], logs: Path
     ) -> None:
         self.server = server
-        self.sizes = sizes
+        self._sizes = sizes
         self._installed = installed
         self._logs = logs
         self._templates: set[str] = set()
         self._unfillable: dict[str, SubjectFailed] = {}
-        self.details: dict[str, list[object]] = {}
-        """What results.json has no place for, by measure and subject."""
+        self.notes: dict[str, object] = {}
+        """What results.json has no place for; emptied before each step."""
+
+    def sizes_of(self, subject: Contestant) -> Sizes:
+        return self._sizes.of(subject.pace)
 
     @contextlib.contextmanager
     def start(self, subject: Contestant, database: str, *options: str) -> Iterator[Process]:
@@ -67,7 +70,7 @@ class Stage:
             self.server.drop(name)
 
     def _template(self, subject: Contestant, key: str, fill: Fill | None) -> str:
-        name = f"{subject.name}_{key}"
+        name = f"{subject.tables}_{key}"
         if name in self._templates:
             return name
         if name in self._unfillable:
@@ -79,7 +82,7 @@ class Stage:
             self.server.create(name, template=self._template(subject, "empty", None))
         self._templates.add(name)
         try:
-            with self.start(subject, name) as process:
+            with self.start(subject.owner, name) as process:
                 process.ask("install") if fill is None else fill(process, name)
         except BaseException as error:
             self._drop(name)
@@ -124,9 +127,6 @@ class Stage:
         found = self.unfinished(subject, database)
         if found != count:
             raise SubjectFailed(f"{subject.name}: {count:g} jobs enqueued, {found} in the table")
-
-    def note(self, measure: str, subject: Contestant, detail: object) -> None:
-        self.details.setdefault(f"{measure} {subject.name}", []).append(detail)
 
 
 def filled(process: Process, count: int, seconds: float, **options: object) -> None:

@@ -1,4 +1,4 @@
-"""`python -m chaos run|check|replay|mutants`."""
+"""`python -m chaos run|check|replay|mutants|figures|page`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from chaos import report
+from chaos import page, report
+from chaos.acts import ACTS_ALONE, play_all
 from chaos.checker.check import Verdict, check
 from chaos.run import PROFILES, new_directory, run
 from chaos.schedule import Planned
@@ -29,7 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m chaos", description="Holdfast's fault harness.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     running = commands.add_parser("run", help="workers, faults, and the check of what came of it")
-    running.add_argument("--profile", choices=sorted(PROFILES), default="quick")
+    running.add_argument("--profile", choices=[*PROFILES, ACTS_ALONE], default="quick")
     running.add_argument("--seed", type=int, help="of jobs and faults; random unless given")
     running.add_argument("--pg", type=Path, help="folder of PostgreSQL's programs")
     running.add_argument("--mutant", help="plant this bug (see `mutants`)")
@@ -43,6 +44,10 @@ def _parser() -> argparse.ArgumentParser:
     for parser_ in (running, replaying):
         parser_.add_argument("--keep", action="store_true", help="keep the histories")
     _add_mutants(commands)
+    _add_figures(commands)
+    paging = commands.add_parser("page", help="write the page about the last report")
+    paging.add_argument("--report", type=Path, default=report.DEFAULT)
+    paging.set_defaults(command=_page)
     for parser_ in (running, checking, replaying):
         parser_.add_argument("--report", type=Path, default=report.DEFAULT)
     return parser
@@ -58,25 +63,43 @@ def _add_mutants(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     planting.set_defaults(command=_mutants)
 
 
+def _add_figures(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    measuring = commands.add_parser("figures", help="what a random run does not show, measured")
+    measuring.add_argument("--only", action="append", metavar="NAME", help="may be repeated")
+    measuring.add_argument("--keep", action="store_true", help="keep the histories")
+    measuring.add_argument("--report", type=Path, default=report.DEFAULT)
+    measuring.add_argument("--pg", type=Path, help="folder of PostgreSQL's programs")
+    measuring.set_defaults(command=_figures)
+
+
 def _run(options: argparse.Namespace, console: Console) -> int:
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     directory = new_directory()
-    profile = PROFILES[options.profile]
-    work = run(
-        profile,
-        seed,
-        directory,
-        say=console.print,
-        binaries=options.pg,
-        mutant=options.mutant,
-    )
-    return _conclude(asyncio.run(work), options, console, directory)
+    verdict, acts = asyncio.run(_perform(options, seed, directory, console))
+    return _conclude(verdict, acts, options, console, directory)
+
+
+async def _perform(
+    options: argparse.Namespace, seed: int, directory: Path, console: Console
+) -> tuple[Verdict | None, dict[str, Verdict]]:
+    """The run of the profile; with `full` the acts after it, with `acts` these alone."""
+    verdict = None
+    if options.profile in PROFILES:
+        verdict = await run(
+            PROFILES[options.profile],
+            seed,
+            directory,
+            say=console.print,
+            binaries=options.pg,
+            mutant=options.mutant,
+        )
+    with_acts = options.profile in ("full", ACTS_ALONE)
+    return verdict, await play_all(seed, directory, console) if with_acts else {}
 
 
 def _replay(options: argparse.Namespace, console: Console) -> int:
     plan = json.loads((options.directory / "plan.json").read_text())
     lines = (options.directory / "faults.jsonl").read_text().splitlines()
-    planned = [Planned(**{**json.loads(line)}) for line in lines]
     directory = new_directory()
     work = run(
         PROFILES[plan["profile"]],
@@ -84,9 +107,9 @@ def _replay(options: argparse.Namespace, console: Console) -> int:
         directory,
         say=console.print,
         mutant=plan["mutant"],
-        planned=planned,
+        planned=[Planned(**json.loads(line)) for line in lines],
     )
-    return _conclude(asyncio.run(work), options, console, directory)
+    return _conclude(asyncio.run(work), {}, options, console, directory)
 
 
 def _check(options: argparse.Namespace, console: Console) -> int:
@@ -96,11 +119,21 @@ def _check(options: argparse.Namespace, console: Console) -> int:
 
 
 def _conclude(
-    verdict: Verdict, options: argparse.Namespace, console: Console, directory: Path
+    verdict: Verdict | None,
+    acts: dict[str, Verdict],
+    options: argparse.Namespace,
+    console: Console,
+    directory: Path,
 ) -> int:
-    report.show(verdict, console)
-    report.write(options.report, **verdict.report())
-    code = _code(verdict)
+    """Show, write the report, and keep the histories if there is anything to look for in them."""
+    verdicts = [*([verdict] if verdict else []), *acts.values()]
+    for shown in verdicts:
+        report.show(shown, console)
+    if verdict is not None:
+        report.write(options.report, **verdict.report())
+    if acts:
+        report.write(options.report, acts={name: act.report() for name, act in acts.items()})
+    code = max(map(_code, verdicts), default=0)
     if options.keep or code:
         console.print(f"histories: {directory}; python -m chaos check {directory}")
     else:
@@ -116,6 +149,21 @@ def _mutants(options: argparse.Namespace, console: Console) -> int:
     from chaos.mutants import trial
 
     return trial.command(options, console)
+
+
+def _figures(options: argparse.Namespace, console: Console) -> int:
+    from chaos.figures.command import command
+
+    return command(options, console)
+
+
+def _page(options: argparse.Namespace, console: Console) -> int:
+    if not options.report.exists():
+        console.print(f"there is no report {options.report} yet: `make chaos` writes one")
+        return 1
+    page.write(options.report)
+    console.print(f"wrote {page.PATH}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -157,11 +157,10 @@ class Cluster:
         self.run("initdb", f"--pgdata={self.data}", *identity, "--no-sync")
 
     def _spawn(self, command: str, *arguments: str) -> subprocess.Popen[bytes]:
-        account = [str(number) for number in self.account or (0, 0)]
-        tied = [sys.executable, "-I", leash.__file__, *account, str(self.binaries / command)]
+        program = str(self.binaries / command)
         with (self.directory / "server.log").open("ab") as log:
             return subprocess.Popen(
-                [*tied, *arguments],
+                tied(self.account, program, *arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -182,6 +181,12 @@ class Cluster:
         except TimeoutError:
             process.kill()
             process.wait()
+
+
+def tied(account: embedded.Account | None, *command: str) -> list[str]:
+    """The command as one that dies with the harness, run by that account."""
+    numbers = [str(number) for number in account or (0, 0)]
+    return [sys.executable, "-I", leash.__file__, *numbers, *command]
 
 
 def _account() -> embedded.Account | None:

@@ -88,10 +88,11 @@ class Ledger:
     def notify(self, event: Event) -> None:
         """As an observer: what the worker was told of its writes."""
         match event:
-            case Settled():
-                self.lease("settled", event.job, how=type(event.outcome).__name__)
-            case Lost():
-                self.lease("lost", event.job, how=type(event.outcome).__name__)
+            case Settled(_, runs):
+                for job, outcome, _ in runs:
+                    self.lease("settled", job, how=type(outcome).__name__)
+            case Lost(_, job, outcome):
+                self.lease("lost", job, how=type(outcome).__name__)
 
 
 class Handlers:

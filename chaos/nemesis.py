@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from chaos.stage import Process, Stage
 
 _DELAY = 0.12
-_PATIENCE = 1.2
+_PATIENCE = 4.0
 _OUTAGE = 30.0
 _LOOK = 0.02
 _HOLDERS = "select distinct claimed_by from holdfast where claim_token is not null"

@@ -40,6 +40,8 @@ class WorkerPlan(Plan):
     """Which of those there are; empty: all."""
     scheduled: bool = False
     tables: bool = False
+    pooled: bool = False
+    """There is a pooler in transaction mode before the server."""
     mutant: str | None = None
     skew: float = 0.0
     """Seconds by which this process's wall clock is wrong."""
@@ -62,6 +64,11 @@ class ProducerPlan(Plan):
     script: list[dict[str, Any]] | None = None
     """Jobs to be enqueued one after the other instead of the seeded ones."""
     calls_at_once: int = 4
+    jobs_at_once: int = 20
+    """In one call, at most."""
+    capped: bool = False
+    """Jobs keep the usual cap of recoveries."""
     rows: bool = False
+    pooled: bool = False
     mutant: str | None = None
     skew: float = 0.0

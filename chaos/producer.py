@@ -12,6 +12,7 @@ import os
 import random
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from chaos import leash, workload
+from chaos.connecting import opened
 from chaos.files import Journal
 from chaos.plans import ProducerPlan
 from chaos.workload import Spec
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Sequence
 
 _RETRY = 0.1
-_MOST_AT_ONCE = 20
 _ROW_EVERY = 60
 """One row of the table queue for so many jobs."""
 
@@ -70,23 +71,22 @@ class Producer:
         plan = self._plan
         if plan.script is not None:
             return (Spec(**spec) for spec in plan.script)
-        return workload.specs(plan.seed, plan.first, plan.count, plan.lease, plan.shares)
+        specs = workload.specs(plan.seed, plan.first, plan.count, plan.lease, plan.shares)
+        return (replace(spec, max_recoveries=None) if plan.capped else spec for spec in specs)
 
     async def _feed(self) -> None:
         """Batches of random size, so that their average pace is the plan's."""
         loop = asyncio.get_running_loop()
         began, sent = loop.time(), 0
         specs = self._specs()
-        one_by_one = self._plan.script is not None
-        while batch := list(
-            itertools.islice(specs, 1 if one_by_one else self._rng.randint(1, _MOST_AT_ONCE))
-        ):
+        most = 1 if self._plan.script is not None else self._plan.jobs_at_once
+        while batch := list(itertools.islice(specs, self._rng.randint(1, most))):
             await self._work.put(batch)
             sent += len(batch)
             await asyncio.sleep(max(0.0, began + sent / self._plan.per_second - loop.time()))
 
     async def _caller(self) -> None:
-        async with Holdfast.connect(self._plan.dsn, timeout=4.0) as hf:
+        async with opened(self._plan.dsn, 4.0, pooled=self._plan.pooled) as hf:
             while (batch := await self._work.get()) is not None:
                 await self._enqueue(hf, batch)
             while self._later:
@@ -153,21 +153,25 @@ class Producer:
 
     async def _rows(self) -> None:
         """Rows of the table queue; their ids are ours, so that trying again is safe."""
-        count = max(1, self._plan.count // _ROW_EVERY)
-        pause = self._plan.count / self._plan.per_second / count
+        loop = asyncio.get_running_loop()
+        began, count = loop.time(), max(1, self._plan.count // _ROW_EVERY)
         for n in range(count):
+            due = began + n * _ROW_EVERY / self._plan.per_second
+            await asyncio.sleep(max(0.0, due - loop.time()))
             uid = _FIRST_ROW + self._plan.first + n
             does = json.dumps({"do": "nap", "seconds": 0.05, "fails": n % 3})
             self._journal.note("invoke", op="row", c=str(uid), id=uid)
             while not await self._insert_row(uid, does):  # noqa: ASYNC110 - only time can help
                 await asyncio.sleep(_RETRY)
             self._journal.note("ok", op="row", c=str(uid), id=uid)
-            await asyncio.sleep(pause)
 
     async def _insert_row(self, uid: int, does: str) -> bool:
         connection = None
         try:
-            connection = await asyncpg.connect(self._plan.dsn, timeout=3)
+            cache = 0 if self._plan.pooled else 100
+            connection = await asyncpg.connect(
+                self._plan.dsn, timeout=3, statement_cache_size=cache
+            )
             await connection.execute(
                 f"insert into {workload.TABLE} (id, does, max_attempts) values ($1, $2, 25)"
                 " on conflict (id) do nothing",

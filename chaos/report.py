@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from chaos.checker.check import Verdict
     from chaos.checker.history import History
-    from chaos.checker.model import Story, Violation
+    from chaos.checker.model import Fault, Story, Violation
 
 DEFAULT = Path(__file__).parent / "report.json"
 _AROUND = 3 * SECOND
@@ -38,6 +38,12 @@ def show(verdict: Verdict, console: Console) -> None:
         f"{report['faults_effective']} hit a live lease or call; dead worker to restart of its "
         f"jobs: p50 {times['p50']} s, p99 {times['p99']} s, max {times['max']} s"
     )
+    if verdict.resumes:
+        first = report["first_claim_s"]
+        console.print(
+            f"server accepts connections to first claim: p50 {first['p50']} s, "
+            f"p99 {first['p99']} s, max {first['max']} s"
+        )
     if verdict.vacuous:
         console.print("[red]vacuous: fewer than 80 % of the faults hit a live lease[/red]")
     if (first := verdict.first) is not None:
@@ -57,12 +63,17 @@ def timeline(history: History, violation: Violation) -> list[str]:
     if events:
         since, until = min(events)[0] - _AROUND, max(events)[0] + _AROUND
         events += [
-            (fault.t, f"  fault {fault.kind} {fault.worker or 'all'} (pid {fault.pid})")
+            (fault.t, f"  {_named(fault)}")
             for fault in (*history.faults, *history.stalls)
             if since <= fault.t <= until
         ]
     events.sort()
     return [f"{_clock(t)}  {text}" for t, text in events[:_MOST_LINES]]
+
+
+def _named(fault: Fault) -> str:
+    whom = f"{fault.worker} (pid {fault.pid})" if fault.pid else fault.worker or "all"
+    return f"{fault.kind} {whom}, {(fault.until - fault.t) / SECOND:.2f} s"
 
 
 def _events(story: Story) -> list[tuple[int, str]]:
@@ -90,3 +101,9 @@ def write(path: Path, **parts: Any) -> None:
     """Put new parts into the report; those of an earlier command stay."""
     known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps({**known, **parts}, indent=2) + "\n")
+
+
+def merge(path: Path, name: str, parts: dict[str, Any]) -> None:
+    """Put new entries into one part of the report; its others stay as they were found before."""
+    known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    write(path, **{name: {**known.get(name, {}), **parts}})

@@ -6,7 +6,7 @@ import asyncio
 import json
 import tempfile
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +18,12 @@ from chaos.nemesis import Nemesis, come_and_go
 from chaos.stage import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from chaos.schedule import Planned
+    from chaos.stage import Process
 
-_DRAIN_PATIENCE = 60.0
-_LIVE = f"""
-select (select count(*) from holdfast where held_at is null)
-     + (select count(*) from {workload.TABLE} where not inactive)
-"""
+_DRAIN_PATIENCE = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +44,10 @@ class Profile:
 
 
 PROFILES = {
-    "short": Profile("short", 11.0, 1_500, 15, 3, 8.0, 1),
-    "quick": Profile("quick", 225.0, 50_000, 330, 6, 9.0, 6),
-    "full": Profile("full", 900.0, 200_000, 1_300, 6, 9.0, 20),
+    # Long leases: it must hold on a machine that is busy with other things, too.
+    "short": Profile("short", 12.0, 1_200, 14, 3, 8.0, 1, lease=4.0),
+    "quick": Profile("quick", 225.0, 52_000, 330, 6, 9.0, 6),
+    "full": Profile("full", 540.0, 125_000, 790, 6, 9.0, 12),
 }
 
 
@@ -58,6 +56,18 @@ def new_directory(prefix: str = "holdfast-chaos-") -> Path:
     directory = Path(tempfile.mkdtemp(prefix=prefix))
     directory.chmod(0o711)
     return directory
+
+
+@dataclass(slots=True)
+class Act:
+    """What a run may have besides its schedule."""
+
+    during: Callable[[Stage], Awaitable[None]] | None = None
+    """Runs beside the faults, and is waited for."""
+    workers: dict[str, Any] = field(default_factory=dict)
+    """Options of every worker."""
+    plan: dict[str, Any] = field(default_factory=dict)
+    """What the checker is told besides."""
 
 
 async def run(
@@ -71,33 +81,49 @@ async def run(
     planned: Sequence[Planned] | None = None,
 ) -> Verdict:
     """The verdict on one run; its histories stay in `directory`."""
-    faults = list(
-        planned
-        or schedule.draw(
-            seed,
-            seconds=profile.seconds,
-            faults=profile.faults,
-            workers=profile.workers,
-            lease=profile.lease,
-            crash_every=profile.crash_every,
-        )
-    )
-    _write_lines(directory / "faults.jsonl", [fault.as_line() for fault in faults])
-    plan = _plan(profile, seed, mutant)
-    began = now()
+    faults = list(planned or draw(profile, seed))
+    say(f"seed {seed}: {profile.jobs} jobs, {profile.workers} workers, {len(faults)} faults")
     async with Cluster(directory / "pg", binaries=binaries) as cluster:
-        say(f"seed {seed}: {profile.jobs} jobs, {profile.workers} workers, {len(faults)} faults")
         stage = Stage(cluster, directory, lease=profile.lease, mutant=mutant)
-        async with stage:
-            await _play(stage, profile, seed, faults, say)
-            plan["drained"] = True
-            await _drain(stage, say)
-            await _leave(stage)
-            await stage.finish()
+        return await perform(stage, profile, seed, faults, say=say)
+
+
+def draw(profile: Profile, seed: int) -> list[Planned]:
+    return schedule.draw(
+        seed,
+        seconds=profile.seconds,
+        faults=profile.faults,
+        workers=profile.workers,
+        lease=profile.lease,
+        crash_every=profile.crash_every,
+    )
+
+
+async def perform(
+    stage: Stage,
+    profile: Profile,
+    seed: int,
+    faults: Sequence[Planned],
+    *,
+    say: Callable[[str], None],
+    act: Act | None = None,
+) -> Verdict:
+    """A run on a stage of the caller's; then the check of its histories."""
+    act = act or Act()
+    _write_lines(stage.directory / "faults.jsonl", [fault.as_line() for fault in faults])
+    plan = {**_plan(profile, seed, stage.mutant), **act.plan}
+    began = now()
+    async with stage:
+        await _play(stage, profile, seed, faults, act)
+        say("the last fault is over")
+        plan["drained"] = True
+        await _drain(stage, say)
+        await _leave(stage)
+        await stage.finish()
     plan |= {"seconds": round((now() - began) / SECOND, 1), "ended": now()}
-    (directory / "plan.json").write_text(json.dumps(plan))
-    say(f"histories in {directory}, now checking")
-    return check(directory)
+    (stage.directory / "plan.json").write_text(json.dumps(plan))
+    say(f"histories in {stage.directory}, now checking")
+    return check(stage.directory)
 
 
 def _plan(profile: Profile, seed: int, mutant: str | None) -> dict[str, Any]:
@@ -133,37 +159,17 @@ def _specs(profile: Profile, seed: int, producer: int) -> Any:
 
 
 async def _play(
-    stage: Stage,
-    profile: Profile,
-    seed: int,
-    faults: Sequence[Planned],
-    say: Callable[[str], None],
+    stage: Stage, profile: Profile, seed: int, faults: Sequence[Planned], act: Act
 ) -> None:
-    for n in range(profile.workers):
-        await stage.start_worker(
-            f"w{n}",
-            scheduled=n < 3,
-            tables=n != 1,
-            concurrency=profile.concurrency,
-            batch_size=profile.concurrency,
-            drain=profile.drain,
-        )
-    producers = []
-    for n in range(_PRODUCERS):
-        first, count = _share(profile, n)
-        pace = count / (profile.seconds + 4.0)
-        producers.append(
-            await stage.start_producer(
-                f"p{n}", seed=seed, first=first, count=count, per_second=pace, rows=n == 0
-            )
-        )
+    await _start_workers(stage, profile, act.workers)
+    producers = [await _start_producer(stage, profile, seed, n) for n in range(_PRODUCERS)]
     poison = await _poison(stage, profile, seed)
     await stage.until(lambda: any(stage.proxy.links(name, ["claim"]) for name in stage.workers), 30)
     nemesis = Nemesis(stage, [producer.name for producer in producers])
     breaking = asyncio.create_task(come_and_go(stage, 4.0, 1.2))
     try:
-        await nemesis.run(faults)
-        say("the last fault is over")
+        during = [act.during(stage)] if act.during else []
+        await asyncio.gather(nemesis.run(faults), *during)
         for producer in (*producers, *poison):
             if not await stage.until(lambda producer=producer: not producer.alive, 120):  # type: ignore[misc]
                 raise RuntimeError(f"producer {producer.name} does not come to an end")
@@ -174,7 +180,30 @@ async def _play(
         await nemesis.close()
 
 
-async def _poison(stage: Stage, profile: Profile, seed: int) -> list[Any]:
+async def _start_workers(stage: Stage, profile: Profile, options: dict[str, Any]) -> None:
+    skews = options.pop("skews", (0.0,))
+    for n in range(profile.workers):
+        await stage.start_worker(
+            f"w{n}",
+            scheduled=n < 3,
+            tables=n != 1,
+            concurrency=profile.concurrency,
+            batch_size=profile.concurrency,
+            drain=profile.drain,
+            skew=skews[n % len(skews)],
+            **options,
+        )
+
+
+async def _start_producer(stage: Stage, profile: Profile, seed: int, n: int) -> Process:
+    first, count = _share(profile, n)
+    pace = count / (profile.seconds + 4.0)
+    return await stage.start_producer(
+        f"p{n}", seed=seed, first=first, count=count, per_second=pace, rows=n == 0
+    )
+
+
+async def _poison(stage: Stage, profile: Profile, seed: int) -> list[Process]:
     """Jobs that kill their workers, spread over the run."""
     first = 500_000_000
     if not profile.poison:
@@ -197,15 +226,10 @@ async def _drain(stage: Stage, say: Callable[[str], None]) -> None:
     connection = await stage.connect()
     try:
         await connection.execute("update holdfast_schedules set paused = true")
-
-        async def empty() -> bool:
-            return int(await connection.fetchval(_LIVE)) == 0
-
-        if not await stage.eventually(empty, _DRAIN_PATIENCE):
-            left = await connection.fetchval(_LIVE)
-            say(f"{left} jobs did not end within {_DRAIN_PATIENCE:g} s")
     finally:
         await connection.close()
+    if not await stage.drained(_DRAIN_PATIENCE):
+        say(f"jobs are left, and none has ended for {_DRAIN_PATIENCE:g} s")
 
 
 async def _leave(stage: Stage) -> None:

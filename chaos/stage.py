@@ -8,13 +8,12 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import asyncpg
 
-from chaos import dump, workload
+from chaos import dump, shim, workload
 from chaos.cluster import HOST
 from chaos.files import SECOND, Journal, now
 from chaos.plans import ProducerPlan, WorkerPlan
@@ -22,13 +21,18 @@ from chaos.proxy import Proxy
 from holdfast import Holdfast
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from chaos.cluster import Cluster
 
 _ROOT = Path(__file__).parents[1]
 _LOOK = 0.03
 _PROBE = 0.15
+
+_LIVE = f"""
+select (select count(*) from holdfast where held_at is null)
+     + (select count(*) from {workload.TABLE} where not inactive)
+"""
 
 _ROWS = f"""
 create table {workload.TABLE} (
@@ -89,6 +93,7 @@ class Stage:
         mutant: str | None = None,
         ddl: str = "",
         probing: bool = True,
+        tablespace: Path | None = None,
     ) -> None:
         self.cluster = cluster
         self.directory = directory
@@ -97,6 +102,9 @@ class Stage:
         self._database = database
         self._ddl = ddl
         self._probing = probing
+        self._tablespace = tablespace
+        self.pooled = False
+        """Producers go through a pooler, too."""
         self.proxy = Proxy(cluster.port)
         self.workers: dict[str, Process] = {}
         self._plans: dict[str, WorkerPlan] = {}
@@ -119,7 +127,11 @@ class Stage:
         connection = await self.cluster.connect()
         try:
             await connection.execute(f'drop database if exists "{self._database}" with (force)')
-            await connection.execute(f'create database "{self._database}"')
+            where = ""
+            if self._tablespace is not None:
+                await connection.execute(f"create tablespace small location '{self._tablespace}'")
+                where = " tablespace small"
+            await connection.execute(f'create database "{self._database}"{where}')
         finally:
             await connection.close()
         async with Holdfast.connect(self.dsn) as hf:
@@ -167,6 +179,7 @@ class Stage:
             directory=str(self.directory),
             lease=self.lease,
             mutant=self.mutant,
+            pooled=self.pooled,
             **options,
         )
         process = self._spawn(name, "chaos.producer", plan.dumps())
@@ -219,25 +232,40 @@ class Stage:
             await asyncio.sleep(_LOOK)
         return True
 
+    async def drained(self, seconds: float) -> bool:
+        """Whether all that is due ended, without a pause of that length between two ends."""
+        connection = await self.connect()
+        try:
+            left = int(await connection.fetchval(_LIVE))
+            deadline = now() + seconds * SECOND
+            while left and now() < deadline:
+                await asyncio.sleep(_LOOK)
+                found = int(await connection.fetchval(_LIVE))
+                if found < left:
+                    left, deadline = found, now() + seconds * SECOND
+        finally:
+            await connection.close()
+        return left == 0
+
     async def finish(self) -> None:
         """Write the tables to the histories."""
         await dump.dump(self.dsn, self.directory)
 
     def _spawn_worker(self, name: str) -> Process:
-        self.workers[name] = self._spawn(name, "chaos.worker", self._plans[name].dumps())
+        plan = self._plans[name]
+        wrong_clock = shim.environment(self.directory, plan.skew)
+        self.workers[name] = self._spawn(name, "chaos.worker", plan.dumps(), wrong_clock)
         return self.workers[name]
 
-    def change(self, name: str, **options: Any) -> None:
-        """What the successor of a worker will do otherwise."""
-        self._plans[name] = replace(self._plans[name], **options)
-
-    def _spawn(self, name: str, module: str, plan: str) -> Process:
+    def _spawn(
+        self, name: str, module: str, plan: str, more: Mapping[str, str] | None = None
+    ) -> Process:
         paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         with (self.directory / f"{name}.log").open("ab") as said:
             popen = subprocess.Popen(
                 [sys.executable, "-m", module, plan],
                 cwd=_ROOT,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **(more or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,

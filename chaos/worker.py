@@ -9,27 +9,38 @@ import threading
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from chaos import leash
+from chaos.connecting import opened
 from chaos.files import SECOND, now
 from chaos.handlers import Handlers, Ledger
 from chaos.plans import WorkerPlan
-from holdfast import Holdfast
 from holdfast.errors import DatabaseError
 from holdfast.stores.postgres.drivers import base
 
+if TYPE_CHECKING:
+    from holdfast import Holdfast
+
 _TICK = 0.05
+NOTED = 1 / 30
+"""The part of a lease from which on a stretch is noted: a third of what a worker keeps as margin
+before the end of a lease."""
+
 _RETRY = 0.1
 
 
 class Watchman(threading.Thread):
-    """Notes stalls: stretches in which no thread of this process ran, whoever's fault that was."""
+    """Notes stalls: stretches in which no thread of this process ran, whoever's fault that was.
+
+    Lags are those of the event loop alone.
+    """
 
     def __init__(self, ledger: Ledger, hf: Holdfast, lease: float) -> None:
         super().__init__(daemon=True)
         self._ledger = ledger
         self._hf = hf
-        self._longest = lease / 6
+        self._longest = lease * NOTED
         self.was_running = False
 
     def run(self) -> None:
@@ -42,18 +53,28 @@ class Watchman(threading.Thread):
                 self.was_running = True
                 self._ledger.note("running", id=self._hf.queue_manager.id)
 
+    async def watch_loop(self) -> None:
+        """Until cancelled."""
+        while True:
+            began = now()
+            await asyncio.sleep(_TICK)
+            if (now() - began) / SECOND > _TICK + self._longest:
+                self._ledger.note("lag", since=began)
+
 
 async def main(plan: WorkerPlan) -> None:
     ledger = Ledger(Path(plan.directory), plan.name)
     ledger.note("spawned", worker=plan.name, pid=os.getpid())
     base.PING_EVERY, base.PING_TIMEOUT = plan.ping, min(base.PING_TIMEOUT, plan.ping)
-    async with Holdfast.connect(plan.dsn, timeout=plan.timeout) as hf:
+    async with opened(plan.dsn, plan.timeout, pooled=plan.pooled) as hf:
         handlers = Handlers(ledger, plan.lease)
         handlers.register(hf, plan.entrypoints, scheduled=plan.scheduled, tables=plan.tables)
         hf.observe(ledger)
         watchman = Watchman(ledger, hf, plan.lease)
         watchman.start()
+        watching = asyncio.create_task(watchman.watch_loop())
         await work(hf, plan, ledger, watchman)
+        watching.cancel()
     ledger.note("stopped", id=hf.queue_manager.id)
 
 

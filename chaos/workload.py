@@ -99,7 +99,7 @@ def _nap(seconds: float) -> dict[str, Any]:
 
 
 _KINDS: Mapping[str, Callable[[Spec, float, random.Random], Spec]] = {
-    "fast": lambda spec, _, rng: replace(spec, does=_nap(0.005), priority=rng.randrange(3)),
+    "fast": lambda spec, _, rng: replace(spec, does=_nap(0.005), priority=rng.choice((0, 0, 0, 1))),
     "long": lambda spec, lease, _: replace(spec, does=_nap(1.3 * lease)),
     "fail": _fail,
     "keyed": _keyed,
@@ -116,6 +116,7 @@ _KINDS: Mapping[str, Callable[[Spec, float, random.Random], Spec]] = {
     # With the usual cap: what the nemesis hits three times is held.
     "shaky": lambda spec, _, __: replace(spec, does=_nap(0.2), max_recoveries=None),
     "block": lambda spec, lease, _: replace(spec, does={"do": "block", "seconds": 2 * lease}),
+    "once": lambda spec, _, __: replace(spec, does=_nap(0.0), key=f"once:{spec.uid}"),
     "poison": lambda spec, _, __: replace(
         spec, entrypoint="poison", does={"do": "die"}, max_recoveries=None
     ),

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.servers import ControlledServer, Database, SharedServers
+    from devtools.cluster import Cluster
+    from tests.servers import Database, SharedServers
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -47,7 +48,7 @@ def pg18(pg_servers: SharedServers) -> Iterator[Database]:
 
 
 @pytest.fixture
-def controlled_server(pg_servers: SharedServers) -> Iterator[ControlledServer]:
+def controlled_server(pg_servers: SharedServers) -> Iterator[Cluster]:
     """A started server that the test may stop, kill and start again."""
     with pg_servers.private() as server:
         yield server

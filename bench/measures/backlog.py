@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 _PATIENCE = 60.0
 _WARM_UP = 2_000
-_SETTLING = 1.0
-_WARM_PART = 50
+_SETTLING = 2.0
 NAMES, PRIORITIES = 20, 3
+MILLION, LANES = "million", "lanes"
+"""Keys of the templates that jobs lie in."""
 
 
 def few(stage: Stage, subject: Contestant) -> dict[str, float]:
@@ -25,7 +26,7 @@ def few(stage: Stage, subject: Contestant) -> dict[str, float]:
 
     From its first count on: how soon it notices the jobs is a matter of latency, not of speed.
     """
-    sizes, jobs, seconds = stage.sizes, 0, 0.0
+    sizes, jobs, seconds = stage.sizes_of(subject), 0, 0.0
     with (
         stage.database(subject) as database,
         stage.watched(subject, database) as await_empty,
@@ -59,18 +60,19 @@ def _await_done(worker: Process, due: int) -> None:
 
 
 def many(stage: Stage, subject: Contestant) -> dict[str, float]:
-    return {"backlog_1m": _speed(stage, subject, "million")}
+    return {"backlog_1m": _speed(stage, subject, MILLION)}
 
 
 def lanes(stage: Stage, subject: Contestant) -> dict[str, float]:
-    spread = {"task": "lane", "names": NAMES}
-    speed = _speed(stage, subject, "lanes", priorities=PRIORITIES, **spread)
+    # A batch is enqueued task by task where a library takes one task in a call.
+    spread = {"task": "lane", "names": NAMES, "batch": 500 * NAMES}
+    speed = _speed(stage, subject, LANES, priorities=PRIORITIES, **spread)
     return {"backlog_1m_lanes": speed}
 
 
 def _speed(stage: Stage, subject: Contestant, key: str, **spread: Any) -> float:
-    """With so many waiting: the speed in a window, after a second or a fiftieth to get going."""
-    sizes = stage.sizes
+    """With so many waiting: the speed in a window, after two seconds or an eighth to get going."""
+    sizes = stage.sizes_of(subject)
 
     def fill(process: Process, _database: str) -> None:
         filled(process, sizes.many, sizes.fill_seconds, **spread)
@@ -88,15 +90,15 @@ def _speed(stage: Stage, subject: Contestant, key: str, **spread: Any) -> float:
         )
         wait_until(
             lambda: (
-                worker.has_done(sizes.many // _WARM_PART)
+                worker.has_done(sizes.many // 8)
                 or time.monotonic() - (worker.first or 0.0) > _SETTLING
             ),
             patience=_PATIENCE,
             what=f"{subject.name}: a warm worker",
         )
         began = worker.samples[-1][0]
-        # A window in which the backlog is still nearly as long as at its start.
-        most, end = sizes.many // 8, began + sizes.window_seconds
+        # A window in which the backlog is still of the size that it is about.
+        most, end = sizes.many * 3 // 8, began + sizes.window_seconds
         while time.monotonic() < end and not worker.has_done(most):
             time.sleep(0.005)
         ended = min(end, worker.samples[-1][0])

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from bench.contestants import Contestant
     from bench.stage import Stage
 
+WAITING, NAPS, CLUTTER = "waiting", "naps", "clutter"
+"""Keys of the templates that jobs lie in."""
+SAMPLED = 0.01
+"""The share of traces that a busy service keeps; all of them are measured beside it."""
 _START = 60.0
 
 
@@ -35,14 +39,8 @@ class Drained:
 
 def one(stage: Stage, subject: Contestant) -> dict[str, float]:
     done = _drain_waiting(stage, subject)
-    stage.note(
-        "cpu_per_job",
-        subject,
-        {
-            "worker": done.worker_cpu / done.jobs * 1e6,
-            "postgresql": done.server_cpu / done.jobs * 1e6,
-        },
-    )
+    stage.notes["cpu_of_worker"] = done.worker_cpu / done.jobs * 1e6
+    stage.notes["cpu_of_postgresql"] = done.server_cpu / done.jobs * 1e6
     return {
         "drain_1": done.rate,
         "busy_rss": done.megabytes,
@@ -60,30 +58,33 @@ def defaults(stage: Stage, subject: Contestant) -> dict[str, float]:
 
 
 def telemetry(stage: Stage, subject: Contestant) -> dict[str, float]:
-    return {"telemetry_on": _drain_waiting(stage, subject, telemetry=True).rate}
+    stage.notes["every_span"] = _drain_waiting(stage, subject, telemetry=1.0).rate
+    return {"telemetry_on": _drain_waiting(stage, subject, telemetry=SAMPLED).rate}
 
 
 def work_5ms(stage: Stage, subject: Contestant) -> dict[str, float]:
-    count, seconds = stage.sizes.nap, stage.sizes.nap_seconds
+    sizes = stage.sizes_of(subject)
 
     def fill(process: Process, _database: str) -> None:
-        filled(process, count, stage.sizes.fill_seconds, task="nap")
+        filled(process, sizes.nap, sizes.fill_seconds, task="nap")
 
-    with stage.database(subject, "naps", fill) as database:
-        done = drain(stage, subject, database, count, seconds, mode="slots", task="nap")
+    with stage.database(subject, NAPS, fill) as database:
+        done = drain(
+            stage, subject, database, sizes.nap, sizes.nap_seconds, mode="slots", task="nap"
+        )
     return {"work_5ms": done.rate}
 
 
 def clutter(stage: Stage, subject: Contestant) -> dict[str, float]:
     """Beside deferred jobs and jobs that failed for good and were kept."""
-    sizes = stage.sizes
+    sizes = stage.sizes_of(subject)
 
     def fill(process: Process, database: str) -> None:
         filled(process, sizes.lying, sizes.fill_seconds, delay=86400.0)
         filled(process, sizes.lying, sizes.fill_seconds, task="fail")
         with (
             stage.watched(subject, database) as await_empty,
-            stage.start(subject, database) as failing,
+            stage.start(subject.owner, database) as failing,
         ):
             failing.ask("work", task="fail")
             wait_until(
@@ -94,19 +95,19 @@ def clutter(stage: Stage, subject: Contestant) -> dict[str, float]:
             await_empty()
         filled(process, sizes.drain, sizes.fill_seconds)
 
-    with stage.database(subject, "clutter", fill) as database:
+    with stage.database(subject, CLUTTER, fill) as database:
         done = drain(stage, subject, database, sizes.drain, sizes.drain_seconds)
     return {"clutter": done.rate}
 
 
 def _drain_waiting(stage: Stage, subject: Contestant, **options: Any) -> Drained:
-    count = stage.sizes.drain
+    sizes = stage.sizes_of(subject)
 
     def fill(process: Process, _database: str) -> None:
-        filled(process, count, stage.sizes.fill_seconds)
+        filled(process, sizes.drain, sizes.fill_seconds)
 
-    with stage.database(subject, "waiting", fill) as database:
-        return drain(stage, subject, database, count, stage.sizes.drain_seconds, **options)
+    with stage.database(subject, WAITING, fill) as database:
+        return drain(stage, subject, database, sizes.drain, sizes.drain_seconds, **options)
 
 
 def drain(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from bench.process import wait_until
+
 if TYPE_CHECKING:
     from bench.contestants import Contestant
     from bench.stage import Stage
@@ -13,11 +15,13 @@ BATCH = 1000
 TASKS = 200
 CONNECTIONS = 20
 PRODUCERS = 8
+_PATIENCE = 30.0
+WITHOUT_NOTIFY = "without_notify"
 
 
 def single(stage: Stage, subject: Contestant) -> dict[str, float]:
     """One after the other on one connection."""
-    sizes = stage.sizes
+    sizes = stage.sizes_of(subject)
     with stage.database(subject) as database, stage.start(subject, database) as process:
         process.ask("connect", connections=1)
         done = process.ask("single", count=sizes.single, seconds=sizes.enqueue_seconds)
@@ -27,7 +31,7 @@ def single(stage: Stage, subject: Contestant) -> dict[str, float]:
 
 def bulk(stage: Stage, subject: Contestant) -> dict[str, float]:
     """In batches, ids returned."""
-    sizes = stage.sizes
+    sizes = stage.sizes_of(subject)
     with stage.database(subject) as database, stage.start(subject, database) as process:
         process.ask("connect", connections=1)
         done = process.ask(
@@ -39,7 +43,7 @@ def bulk(stage: Stage, subject: Contestant) -> dict[str, float]:
 
 def concurrent(stage: Stage, subject: Contestant) -> dict[str, float]:
     """Single enqueues, each awaited, from many tasks of one process."""
-    sizes = stage.sizes
+    sizes = stage.sizes_of(subject)
     with stage.database(subject) as database, stage.start(subject, database) as process:
         process.ask("connect", connections=CONNECTIONS)
         done = process.ask(
@@ -56,16 +60,14 @@ def concurrent(stage: Stage, subject: Contestant) -> dict[str, float]:
 def producers(stage: Stage, subject: Contestant) -> dict[str, float]:
     """Processes that commit singles while a worker listens; for us also without NOTIFY."""
     if subject.name == "holdfast":
-        quiet = _produce(stage, subject, "--quiet")
-        stage.note("enqueue_producers without NOTIFY", subject, quiet)
+        stage.notes[WITHOUT_NOTIFY] = _produce(stage, subject, "--quiet")
     return {"enqueue_producers": _produce(stage, subject)}
 
 
 def _produce(stage: Stage, subject: Contestant, *options: str) -> float:
-    sizes = stage.sizes
+    sizes = stage.sizes_of(subject)
     with ExitStack() as stack:
         database = stack.enter_context(stage.database(subject))
-        await_empty = stack.enter_context(stage.watched(subject, database))
         worker = stack.enter_context(stage.start(subject, database))
         worker.ask("work")
         crew = [
@@ -76,8 +78,11 @@ def _produce(stage: Stage, subject: Contestant, *options: str) -> float:
         for producer in crew:
             producer.tell("single", count=sizes.produced, seconds=sizes.enqueue_seconds)
         done = [producer.answer(60.0) for producer in crew]
-        worker.check()
-        await_empty()
+        wait_until(
+            worker.has_begun,
+            patience=_PATIENCE,
+            what=f"{subject.name}: a job worked off beside the producers",
+        )
     began, ended = min(one["began"] for one in done), max(one["ended"] for one in done)
     return float(sum(one["count"] for one in done) / (ended - began))
 

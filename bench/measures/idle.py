@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from bench.contestants import Contestant
     from bench.stage import Stage
 
-_SETTLING = 3.0
+SETTLING = 3.0
 
 
 def idle(stage: Stage, subject: Contestant) -> dict[str, float]:
@@ -19,10 +19,10 @@ def idle(stage: Stage, subject: Contestant) -> dict[str, float]:
         with stage.start(subject, database) as worker:
             # No samples: telling the harness that nothing happened would be work.
             worker.ask("work", sample=0)
-            time.sleep(_SETTLING)
+            time.sleep(SETTLING)
             statements, cpu = stage.server.statements_logged(), worker.cpu_seconds()
             began = time.monotonic()
-            time.sleep(stage.sizes.idle_seconds)
+            time.sleep(stage.sizes_of(subject).idle_seconds)
             seconds = time.monotonic() - began
             worker.check()
             return {

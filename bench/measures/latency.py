@@ -17,7 +17,7 @@ _PATIENCE = 120.0
 
 
 def latency(stage: Stage, subject: Contestant) -> dict[str, float]:
-    probes = stage.sizes.probes + _WARM_UP
+    probes = stage.sizes_of(subject).probes + _WARM_UP
     with (
         stage.database(subject) as database,
         stage.start(subject, database) as producer,
@@ -32,5 +32,5 @@ def latency(stage: Stage, subject: Contestant) -> dict[str, float]:
         )
         seconds = worker.ask("latencies")[_WARM_UP:]
     p50, p95, p99 = (percentile(seconds, percent) * 1000 for percent in (50, 95, 99))
-    stage.note("latency", subject, {"p50": p50, "p95": p95, "p99": p99})
+    stage.notes["latency_p95"] = p95
     return {"latency_p50": p50, "latency_p99": p99}

@@ -15,24 +15,25 @@ if TYPE_CHECKING:
 
 WINDOW = 10.0
 BATCH = 1000
+SERIES = "series"
 _START = 60.0
 
 
 def free(stage: Stage, subject: Contestant) -> dict[str, float]:
     series = _series(stage, subject, held=False)
-    stage.note("steady", subject, series)
+    stage.notes[SERIES] = series
     return {"steady_first": series[0], "steady_worst": min(series)}
 
 
 def held(stage: Stage, subject: Contestant) -> dict[str, float]:
     series = _series(stage, subject, held=True)
-    stage.note("xmin", subject, series)
+    stage.notes[SERIES] = series
     return {"xmin_first": series[0], "xmin_last": series[-1]}
 
 
 def _series(stage: Stage, subject: Contestant, *, held: bool) -> list[float]:
     """Jobs a second in windows of 10 s (of a tenth of the time, when that is shorter)."""
-    seconds = stage.sizes.steady_seconds
+    seconds = stage.sizes_of(subject).steady_seconds
     width = min(WINDOW, seconds / 3)
     with (
         stage.database(subject) as database,
@@ -41,7 +42,7 @@ def _series(stage: Stage, subject: Contestant, *, held: bool) -> list[float]:
         stage.start(subject, database) as worker,
     ):
         worker.ask("work", sample=0.01)
-        first = _keep_fed(worker, feeder, stage.sizes.steady_waiting, seconds)
+        first = _keep_fed(worker, feeder, stage.sizes_of(subject).steady_waiting, seconds)
         worker.check()
         series = rates(worker.samples, first, width, int(seconds / width))
     if not all(series):

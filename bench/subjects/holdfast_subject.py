@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -60,8 +61,8 @@ class HoldfastSubject(Subject):
         async with Holdfast.connect(self.dsn) as hf:
             for task in work.tasks:
                 register(hf, task)
-            if work.telemetry:
-                instrument(hf)
+            if work.telemetry is not None:
+                instrument(hf, work.telemetry)
             running = asyncio.create_task(hf.run(signals=False, **SETTINGS[work.mode]))
             await running
 
@@ -79,12 +80,16 @@ def register(hf: Holdfast, task: str) -> None:
     hf.entrypoint(task, on_failure="hold")(noop if plain else other)
 
 
-def instrument(hf: Holdfast) -> None:
-    """Metrics and a span for every job, recorded by the SDK; only the sending is left out."""
+def instrument(hf: Holdfast, sampled: float) -> None:
+    """The SDK as a service that samples its traces sets it up; only the sending is left out."""
     from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from opentelemetry.sdk.metrics.export import (
+        ConsoleMetricExporter,
+        PeriodicExportingMetricReader,
+    )
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+    from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 
     from holdfast.telemetry.otel import OpenTelemetry
 
@@ -92,9 +97,11 @@ def instrument(hf: Holdfast) -> None:
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
             return SpanExportResult.SUCCESS
 
-    tracers = TracerProvider()
+    tracers = TracerProvider(sampler=ParentBasedTraceIdRatio(sampled))
     tracers.add_span_processor(BatchSpanProcessor(Nowhere()))
-    hf.instrument(OpenTelemetry(MeterProvider(metric_readers=[InMemoryMetricReader()]), tracers))
+    devnull = open(os.devnull, "w")  # noqa: SIM115 (open for as long as the process lives)
+    reader = PeriodicExportingMetricReader(ConsoleMetricExporter(out=devnull))
+    hf.instrument(OpenTelemetry(MeterProvider(metric_readers=[reader]), tracers))
 
 
 class QuietHoldfast(HoldfastSubject):

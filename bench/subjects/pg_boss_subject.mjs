@@ -4,11 +4,12 @@ import { act, load, serve } from "./protocol.mjs";
 const loaded = await load("pg-boss");
 const PgBoss = loaded.PgBoss ?? loaded.default;
 
-const EAGER = { pollingIntervalSeconds: 0.5, notifyPollingIntervalSeconds: 0.5, burstWhenBatchFull: true };
 const SETTINGS = {
-  tuned: { batchSize: 1000, localConcurrency: 4, ...EAGER },
+  tuned: { batchSize: 1000, localConcurrency: 4, burstWhenBatchFull: true },
+  // It fetches for every queue apart, so many queues need no further concurrency.
+  spread: { batchSize: 1000, burstWhenBatchFull: true },
   defaults: {},
-  slots: { batchSize: 50, localConcurrency: 2, ...EAGER },
+  slots: { batchSize: 50, localConcurrency: 2, burstWhenBatchFull: true },
 };
 const TASKS = ["noop", "nap", "stamp", "fail", ...Array.from({ length: 20 }, (_, n) => `lane${n}`)];
 
@@ -47,7 +48,8 @@ serve((dsn) => {
     work: async ({ mode, tasks }) => {
       const working = await open(mode === "defaults" ? {} : { useListenNotify: true });
       const handle = (task) => (jobs) => Promise.all(jobs.map((job) => act(task, job.data.data)));
-      for (const task of tasks) await working.work(task, SETTINGS[mode], handle(task));
+      const settings = SETTINGS[tasks.length > 1 ? "spread" : mode];
+      for (const task of tasks) await working.work(task, settings, handle(task));
       await new Promise(() => {});
     },
   };

@@ -37,7 +37,8 @@ class Work(NamedTuple):
 
     mode: str
     tasks: Sequence[str]
-    telemetry: bool
+    telemetry: float | None
+    """The share of traces that is sampled; None without telemetry."""
 
 
 class Tally:
@@ -218,7 +219,7 @@ class _Server:
         task: str = "noop",
         names: int = 1,
         sample: float = 0.02,
-        telemetry: bool = False,
+        telemetry: float | None = None,
     ) -> None:
         tasks = [task] if names == 1 else [f"{task}{name}" for name in range(names)]
         work = self._subject.work(Work(mode, tasks, telemetry))

@@ -59,6 +59,9 @@ class Verdict:
     faults: int = 0
     effective: int = 0
     recoveries: list[float] = field(default_factory=list)
+    resumes: list[float] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+    """What only this run can tell."""
 
     @property
     def count(self) -> int:
@@ -84,12 +87,19 @@ class Verdict:
             "faults": self.faults,
             "faults_effective": self.effective,
             "invariants": {name: len(found) for name, found in self.violations.items()},
-            "recovery_s": {
-                "p50": percentile(self.recoveries, 0.5),
-                "p99": percentile(self.recoveries, 0.99),
-                "max": percentile(self.recoveries, 1.0),
-            },
+            "recovery_s": spread(self.recoveries),
+            "first_claim_s": spread(self.resumes),
+            **self.figures,
         }
+
+
+def spread(times: Sequence[float]) -> dict[str, float]:
+    """Of sorted times."""
+    return {
+        "p50": percentile(times, 0.5),
+        "p99": percentile(times, 0.99),
+        "max": percentile(times, 1.0),
+    }
 
 
 def percentile(values: Sequence[float], part: float) -> float:
@@ -109,6 +119,7 @@ def check(directory: Path) -> Verdict:
     verdict.faults = len(history.faults)
     verdict.effective = _effective(history)
     verdict.recoveries = process.recovery_times(history)
+    verdict.resumes = process.resume_times(history)
     return verdict
 
 

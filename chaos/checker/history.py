@@ -45,7 +45,8 @@ class History:
     spawned: dict[int, str] = field(default_factory=dict)
     settled: dict[LeaseKey, tuple[int, str]] = field(default_factory=dict)
     stalls: list[Fault] = field(default_factory=list)
-    """Not faults of ours: stretches in which a process or the server did not get to run."""
+    """Not faults of ours: stretches in which a process, its event loop or the server did not get to
+    run. A stall of the harness is everybody's, because all connections pass through it."""
     expectations: list[Line] = field(default_factory=list)
     clock: int = 0
     """The server's clock when the tables were read."""
@@ -69,10 +70,14 @@ class History:
         return found.t if found else None
 
     def disturbed(self, pid: int | None, since: int, until: int) -> bool:
-        """Whether anything was done to that process, or to all, between two instants."""
+        """Whether anything was done to that process, or to all, between two instants.
+
+        A stretch that is short beside the time between two renewals is no reason for anything.
+        """
+        stalls = (stall for stall in self.stalls if stall.until - stall.t > self.lease // 6)
         return any(
             (fault.pid is None or fault.pid == pid) and fault.t <= until and fault.until >= since
-            for fault in (*self.faults, *self.stalls)
+            for fault in (*self.faults, *stalls)
         )
 
     def crashed(self, since: int, until: int) -> bool:
@@ -132,11 +137,12 @@ def _key(line: Line) -> LeaseKey:
 def _load_effects(history: History, directory: Path, story: Any) -> None:
     for path in sorted(directory.glob("effects-*.jsonl")):
         open_runs: dict[LeaseKey, Run] = {}
-        pid = int(path.stem.rpartition("-")[2])
+        _, name, number = path.stem.split("-")
+        pid, last = int(number), 0
         for line in read(path):
             match line["e"]:
                 case "start":
-                    run = _run(line)
+                    run = _run(line, last)
                     open_runs[run.key] = run
                     if run.key.queue:
                         history.table_runs.setdefault(run.key.job, []).append(run)
@@ -147,15 +153,16 @@ def _load_effects(history: History, directory: Path, story: Any) -> None:
                     run.end, run.how = line["t"], line["how"]
                 case "settled":
                     history.settled[_key(line)] = line["t"], line["how"]
-                case "stall":
-                    fault = Fault("stall", line["since"], None, pid, line["t"])
-                    history.stalls.append(fault)
+                case "stall" | "lag":
+                    history.stalls.append(Fault(line["e"], line["since"], name, pid, line["t"]))
+            if line["e"] != "stall":
+                last = line["t"]
 
 
-def _run(line: Line) -> Run:
+def _run(line: Line, last: int) -> Run:
     return Run(
         _key(line), line["pid"], line["tok"], line["u"], line["k"] or "", line["ep"], line["att"],
-        line["rec"], line["due"], line["born"], line["key"], line["slot"], line["t"],
+        line["rec"], line["due"], line["born"], line["key"], line["slot"], line["t"], last,
     )  # fmt: skip
 
 

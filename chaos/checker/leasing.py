@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from chaos.checker.model import LeaseKey, LogRow, Run, Story, Violation, pid_of
-from chaos.files import SECOND
+from chaos.files import SECOND, Line
 from holdfast.lifecycle import Status
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ _FORGETFUL = 2 * SECOND
 _FREEING = ("Released", "Retried")
 _LAPSES = ("recover", "retire")
 _BLOCKING = ("block", "gate-block")
+_DEAFENING = ("freeze", "stall", "lag")
 _ENDS = {
     Status.SUCCESSFUL: ("ok",),
     Status.EXCEPTION: ("raise", "cancelled"),
@@ -73,9 +74,16 @@ def _table_fence(history: History) -> Iterator[Violation]:
                 text = f"row {row_id}: pid {before.pid} settled it while pid {after.pid} held it"
                 yield Violation("", text, t=told[0])
         row = history.table_rows.get(row_id)
-        done = row is not None and row["inactive"]
-        if done and not any(run.how in ("ok", "raise", "retry") for run in starts):
+        if row is None or not row["inactive"] or _retired(history, row):
+            continue
+        if not any(run.how in ("ok", "raise", "retry") for run in starts):
             yield Violation("", f"row {row_id} is done, but no handler ended")
+
+
+def _retired(history: History, row: Line) -> bool:
+    """No handler ends a row whose leases lapsed too often."""
+    most: int = history.plan.get("max_recoveries", 3)
+    return row["outcome"] == Status.FAILED and int(row["rec"]) >= most
 
 
 def one_lease(history: History) -> Iterator[Violation]:
@@ -172,7 +180,7 @@ def self_fence(history: History) -> Iterator[Violation]:
         lapses = {row.key: row.t for row in story.log if row.verb in _LAPSES}
         for run in story.runs:
             end = lapses.get(run.key)
-            if end is not None and run.start > end:
+            if end is not None and run.start > end and not _frozen_in_between(history, run, end):
                 text = f"job {story.job} was started {(run.start - end) / SECOND:.3f} s too late"
                 yield Violation("", text, story.job, run.start)
     blocked = _blocked(history)
@@ -180,6 +188,18 @@ def self_fence(history: History) -> Iterator[Violation]:
         yield from _overlaps(history, story.runs, blocked)
     for runs in history.table_runs.values():
         yield from _overlaps(history, runs, blocked)
+
+
+def _frozen_in_between(history: History, run: Run, end: int) -> bool:
+    """Whether the process stood still from its last look at the clock to the handler's first line.
+
+    Between the two nothing else can happen in its event loop, so it has written nothing since the
+    lease ended.
+    """
+    return run.before < end and any(
+        stall.kind == "stall" and stall.pid == run.pid and stall.t <= end <= stall.until
+        for stall in history.stalls
+    )
 
 
 def _blocked(history: History) -> dict[int, list[tuple[int, int]]]:
@@ -197,18 +217,30 @@ def _overlaps(
     ordered = sorted(runs, key=lambda run: run.start)
     for before, after in pairwise(ordered):
         gone = before.end or history.died(before.pid) or history.clock
-        if gone <= after.start:
+        both = gone - after.start
+        if both <= 0 or history.crashed(before.key.at, after.start):
             continue
-        since = before.start - history.lease // 3
-        deaf = any(
-            fault.pid == before.pid and fault.t <= gone and fault.until >= since
+        deaf = [
+            (fault.t, fault.until)
             for fault in (*history.faults, *history.stalls)
-            if fault.kind in ("freeze", "stall")
-        ) or any(start <= gone and end >= since for start, end in blocked.get(before.pid, ()))
-        if not deaf and not history.crashed(before.key.at, after.start):
-            both = (gone - after.start) / SECOND
-            text = f"job {before.key.job} ran twice at once for {both:.3f} s"
+            if fault.pid == before.pid and fault.kind in _DEAFENING
+        ]
+        spans = [*deaf, *blocked.get(before.pid, ())]
+        # It cannot have run on for longer than it was kept from hearing of the end.
+        if both > _covered(spans, after.start - history.lease, gone):
+            text = f"job {before.key.job} ran twice at once for {both / SECOND:.3f} s"
             yield Violation("", text, before.key.job, after.start)
+
+
+def _covered(spans: Iterable[tuple[int, int]], since: int, until: int) -> int:
+    """How much of the time between two instants lies in at least one span."""
+    total, place = 0, since
+    for start, end in sorted(spans):
+        place = max(place, start)
+        end = min(end, until)
+        if end > place:
+            total, place = total + end - place, end
+    return total
 
 
 def explained(history: History) -> Iterator[Violation]:

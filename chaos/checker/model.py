@@ -92,6 +92,8 @@ class Run:
     dedupe: str | None
     slot: str | None
     start: int
+    before: int
+    """When the event loop of its process last wrote a line before this one."""
     end: int | None = None
     how: str = ""
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from chaos.checker.history import History
+    from chaos.checker.model import Fault
 
 _SLACK = 5 * SECOND
 _FIRST_CLAIM = 5 * SECOND
@@ -111,33 +112,46 @@ def _away(history: History, since: int, until: int) -> int:
 
 
 def recovery_times(history: History) -> list[float]:
-    """Seconds from a worker's death to the next start of each job it had, or to its retirement."""
+    """Seconds from a worker's death to the next start of each job it had, or to its retirement.
+
+    Where the successor was struck down before it could start the job, the claim counts: what came
+    then is another fault's time.
+    """
     times = []
     for key, died, end in orphans(history):
         story = history.stories[key.job]
-        starts = [run.start for run in story.runs if run.key.at >= end]
-        times.append((min(starts, default=end) - died) / SECOND)
+        leases = [row.key for row in story.log] + ([story.row.key] if story.row else [])
+        following = min((k for k in leases if k and k.at >= end), key=lambda k: k.at, default=None)
+        taken = following.at if following else end
+        starts = [run.start for run in story.runs if run.key == following]
+        times.append((min(starts, default=taken) - died) / SECOND)
     return sorted(times)
 
 
 def resumed(history: History) -> Iterator[Violation]:
     """Soon after the server is back, jobs are claimed again."""
+    if not history.plan.get("sustained"):
+        return
+    for down, wait in _returns(history):
+        if wait > _FIRST_CLAIM + _starved(history, 0, down.until):
+            text = f"no claim for {wait / SECOND:.1f} s after the server's return"
+            yield Violation("", text, t=down.t)
+
+
+def resume_times(history: History) -> list[float]:
+    """Seconds from each return of the server, or promotion of another, to the first claim."""
+    return sorted(wait / SECOND for _, wait in _returns(history))
+
+
+def _returns(history: History) -> Iterator[tuple[Fault, int]]:
+    """Each outage, and how long after it the first claim came; unless another was in between."""
     claims = sorted(key.at for key, _, _ in history.leases())
     downs = [fault for fault in history.faults if fault.kind in ("crash", "failover")]
     for down in downs:
         place = bisect_left(claims, down.until)
-        disturbed = any(
-            other is not down
-            and other.kind == down.kind
-            and 0 <= other.t - down.until < _FIRST_CLAIM
-            for other in downs
-        )
-        if disturbed or not history.plan.get("sustained"):
-            continue
         first = claims[place] if place < len(claims) else history.clock
-        if first - down.until > _FIRST_CLAIM + _starved(history, 0, down.until):
-            wait = (first - down.until) / SECOND
-            yield Violation("", f"no claim for {wait:.1f} s after the server's return", t=down.t)
+        if not any(down.until <= other.t < first for other in downs if other is not down):
+            yield down, first - down.until
 
 
 def retired_innocents(history: History) -> Iterator[Violation]:

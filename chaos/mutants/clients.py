@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from chaos.mutants import base
 from chaos.mutants.base import entries, mutant, patch, rewrite
-from holdfast.errors import ConnectionLost, OutcomeUnknown
-from holdfast.queries import Queries
-from holdfast.stores.postgres import jobs, render
+from holdfast.errors import DatabaseError
+from holdfast.stores.postgres import inserting, render
 from holdfast.stores.postgres.jobs import PostgresJobs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from uuid import UUID
 
     from holdfast.lifecycle import Transition
-    from holdfast.models import JobId, NewJob, OnConflict
+    from holdfast.models import JobId, NewJob
 
 _later: set[asyncio.Task[Any]] = set()
 
@@ -30,12 +28,12 @@ def dedupe_by_looking() -> None:
     entries(render._ON_CONFLICT)["skip"] = ""
     rewrite(
         "insert",
-        "    order by i.n\n",
+        "    {on_conflict}\n",
         "    where i.dedupe_key is null or not exists (\n"
         "        select from {table} k, pg_sleep(0.005)\n"
         "        where k.dedupe_key = i.dedupe_key and k.held_at is null\n"
         "    )\n"
-        "    order by i.n\n",
+        "    {on_conflict}\n",
     )
 
 
@@ -57,37 +55,23 @@ def key_released_at_claim() -> None:
 
 @mutant("enqueue-repeated-blindly", "lost replies")
 def enqueue_repeated_blindly() -> None:
-    """An enqueue whose reply was lost is sent again."""
-    original = PostgresJobs.insert
+    """An enqueue whose reply was lost is sent again without the key of the first try."""
+    original = inserting.Inserter._try
 
-    async def insert(
-        self: PostgresJobs, new: Sequence[NewJob], on_conflict: OnConflict
-    ) -> list[JobId | None]:
-        try:
-            return await original(self, new, on_conflict)
-        except OutcomeUnknown:
-            return await original(self, new, on_conflict)
+    async def blind(self: inserting.Inserter, key: UUID, *given: Any, again: bool) -> Any:
+        return await original(self, inserting.new_key(), *given, again=False)
 
-    patch(PostgresJobs, "insert", insert)
+    patch(inserting.Inserter, "_try", blind)
 
 
-@mutant("fresh-key-each-try", "lost replies")
-def fresh_key_each_try() -> None:
-    """An enqueue whose reply was lost is tried again under another key."""
-    original = Queries.enqueue_many
+@mutant("own-enqueue-refused", "lost replies")
+def own_enqueue_refused() -> None:
+    """An enqueue that is sent again takes the traces of its first try for somebody else's."""
 
-    async def enqueue_many(
-        self: Queries, new: Sequence[NewJob], *, on_conflict: OnConflict = "raise"
-    ) -> list[JobId | None]:
-        try:
-            return await original(self, new, on_conflict=on_conflict)
-        except ConnectionLost:
-            if any(job.dedupe_key is None for job in new):
-                raise
-            again = [replace(job, dedupe_key=secrets.token_hex(8)) for job in new]
-            return await original(self, again, on_conflict=on_conflict)
+    async def nothing(self: inserting.Inserter, key: UUID, patience: float) -> None:
+        raise DatabaseError("the key is taken")
 
-    patch(Queries, "enqueue_many", enqueue_many)
+    patch(inserting.Inserter, "_recall", nothing)
 
 
 @mutant("enqueue-not-durable", "forgetful enqueue")
@@ -103,20 +87,20 @@ def enqueue_not_durable() -> None:
 @mutant("client-clock-decides", "later")
 def client_clock_decides() -> None:
     """When a job is due is computed by the client's clock."""
-    original = jobs._columns
+    original = inserting.columns
 
     def columns(new: Sequence[NewJob]) -> dict[str, object]:
         now = datetime.now(UTC) + timedelta(seconds=base.skew)
         return original(
             [
-                replace(job, execute_after=now + job.execute_after)
+                job._replace(execute_after=now + job.execute_after)
                 if isinstance(job.execute_after, timedelta)
                 else job
                 for job in new
             ]
         )
 
-    patch(jobs, "_columns", columns)
+    patch(inserting, "columns", columns)
 
 
 @mutant("claimed-early", "later")

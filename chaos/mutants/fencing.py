@@ -79,7 +79,7 @@ def heartbeat_by_id() -> None:
     unguard("renew", instead="j.status = 'picked'")
 
 
-@mutant("token-reused", "killed")
+@mutant("token-reused", "left behind")
 def token_reused() -> None:
     """A process uses one token for all its claims."""
     token = uuid4()
@@ -103,7 +103,7 @@ def claim_without_lock() -> None:
     rewrite("claim", "        for update skip locked\n", "")
     rewrite(
         "claim",
-        "    where j.id = any(array(select id from due where not spent))\n",
+        "    where j.ctid = any(array(select place from due where not spent))\n",
         "    where j.id = any(array(select id from due, pg_sleep(0.05) where not spent))\n",
     )
 

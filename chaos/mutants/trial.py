@@ -197,12 +197,8 @@ def _conclude(
     for key in unsound:
         console.print(f"[red]{key} finds something without a bug[/red]: {results[key].example}")
     console.print(f"{sum(caught.values())} of {len(caught)} caught")
-    whole = _merged(options.report, caught) if options.only else caught
-    report.write(options.report, mutants=whole)
+    if options.only:
+        report.merge(options.report, "mutants", caught)
+    else:
+        report.write(options.report, mutants=caught)
     return 0 if all(caught.values()) and not unsound else 1
-
-
-def _merged(path: Path, caught: dict[str, bool]) -> dict[str, bool]:
-    """With --only the others keep what an earlier command found."""
-    known = json.loads(path.read_text()).get("mutants", {}) if path.exists() else {}
-    return {**known, **caught}

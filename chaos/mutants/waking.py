@@ -95,7 +95,7 @@ def no_ping() -> None:
     patch(driver, "_ping", believe)
 
 
-@mutant("never-looks-back", "killed")
+@mutant("never-looks-back", "left behind")
 def never_looks_back() -> None:
     """A worker never looks below the last job it claimed."""
 

@@ -9,7 +9,7 @@ from chaos.files import SECOND, now
 from chaos.scenarios.scene import Scene, scenario
 
 if TYPE_CHECKING:
-    from chaos.stage import Process
+    from chaos.stage import Process, Stage
 
 
 @scenario("hot keys", drained=True)
@@ -29,24 +29,29 @@ async def hot_keys(scene: Scene) -> None:
     await scene.drained()
 
 
-async def _drop_replies(scene: Scene, producer: Process) -> None:
-    """Every second reply to an enqueue, until the producer is done."""
+async def drop_replies(stage: Stage, producer: Process, pause: float) -> int:
+    """One reply to an enqueue after the other, until the producer is done; how many.
+
+    In the pauses the next try can come through.
+    """
+    dropped = 0
     while producer.alive:
-        trap = scene.stage.proxy.trap(producer.name, "main", request=b'"uid"')
-        await scene.stage.until(lambda: trap.sprung.is_set() or not producer.alive, 60.0)  # noqa: B023
+        trap = stage.proxy.trap(producer.name, "main", request=b'"uid"')
+        await stage.until(lambda: trap.sprung.is_set() or not producer.alive, 60.0)  # noqa: B023
         if trap.sprung.is_set():
-            scene.stage.fault("drop-enqueue", producer.name, hit=True)
-            # The next try must be able to come through.
-            await asyncio.sleep(0.15)
+            stage.fault("drop-enqueue", producer.name, hit=True)
+            dropped += 1
+            await asyncio.sleep(pause)
+    return dropped
 
 
 @scenario("lost replies", drained=True)
 async def lost_replies(scene: Scene) -> None:
     """Replies to enqueues are dropped; under a key the client tries again, without it does not."""
-    plain = [scene.nap(0.0) for _ in range(8)]
-    keyed = [scene.nap(0.0, key=f"once:{n}") for n in range(12)]
+    plain = [scene.nap(0.0) for _ in range(30)]
+    keyed = [scene.nap(0.0, key=f"once:{n}") for n in range(30)]
     producer = await scene.produce("p", [*plain, *keyed], calls_at_once=1)
-    dropping = asyncio.create_task(_drop_replies(scene, producer))
+    dropping = asyncio.create_task(drop_replies(scene.stage, producer, 0.15))
     await scene.demand(lambda: not producer.alive, 40.0, "the producer is done")
     await dropping
     await scene.worker("a")

@@ -87,18 +87,24 @@ async def late_release(scene: Scene) -> None:
 
 @scenario("zombie heartbeat", drained=True)
 async def zombie_heartbeat(scene: Scene) -> None:
-    """`a` wakes up and renews; `b`, whose lease it is, dies: that must be noticed."""
-    spec = scene.gated(NEVER, NEVER, "third")
+    """`a` wakes up and renews; `b`, whose lease it is, dies: that must be noticed.
+
+    The handler of `a` blocks its event loop, so that nobody can tell it to stop.
+    """
+    spec = scene.gated("first", NEVER, "third", block=(True, False, False))
     await scene.enqueue(spec)
     await scene.worker("a")
     await scene.started(spec)
     since = scene.freeze("a")
     await scene.worker("b")
     await scene.started(spec, 2)
+    await scene.worker("c")
     scene.thaw("a", since)
+    await scene.stage.until(lambda: False, scene.stage.lease / 2)
     scene.kill("b")
     scene.open("third")
     await scene.started(spec, 3, scene.stage.lease + 5.0)
+    scene.open("first")
     await scene.drained()
 
 

@@ -29,6 +29,25 @@ async def killed(scene: Scene) -> None:
     await scene.drained()
 
 
+@scenario("left behind", drained=True)
+async def left_behind(scene: Scene) -> None:
+    """`a` dies; `b`, which has claimed later jobs already, goes back for those of `a`."""
+    lost = [scene.gated(NEVER, "again") for _ in range(3)]
+    await scene.enqueue(*lost)
+    await scene.worker("a", concurrency=len(lost))
+    for spec in lost:
+        await scene.started(spec)
+    await scene.worker("b")
+    later = scene.nap(0.01)
+    await scene.enqueue(later)
+    await scene.started(later)
+    scene.kill("a")
+    scene.open("again")
+    for spec in lost:
+        await scene.started(spec, 2, scene.stage.lease + 5.0)
+    await scene.drained()
+
+
 @scenario("patient", drained=True)
 async def patient(scene: Scene) -> None:
     """Jobs that run for several leases, one of them blocking the event loop, run once."""
@@ -100,7 +119,8 @@ _LOCK = """select pg_advisory_xact_lock(hashtextextended('holdfast limit "holdfa
 _WAITING = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
 
 
-@scenario("old transaction", lease=2.5, drained=True, limits={"limited": 2})
+# The lease is long because a claim gives up its wait after a twentieth of it.
+@scenario("old transaction", lease=40.0, drained=True, limits={"limited": 2})
 async def old_transaction(scene: Scene) -> None:
     """A claim that waited long for the limit's lock begins its leases when it has it."""
     first = [scene.gated("first", entrypoint="limited") for _ in range(2)]

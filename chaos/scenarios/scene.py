@@ -23,11 +23,6 @@ Play = Callable[["Scene"], Awaitable[None]]
 NEVER = "never"
 """A gate that nobody opens."""
 
-_LIVE = f"""
-select (select count(*) from holdfast where held_at is null)
-     + (select count(*) from {workload.TABLE} where not inactive)
-"""
-
 
 class Missed(Exception):
     """Something expected did not come: the rest of the scenario has no meaning."""
@@ -176,15 +171,7 @@ class Scene:
 
     async def drained(self, seconds: float = 15.0) -> None:
         """Everything that is due ends in time."""
-        connection = await self.stage.connect()
-
-        async def empty() -> bool:
-            return int(await connection.fetchval(_LIVE)) == 0
-
-        try:
-            self.expect(await self.stage.eventually(empty, seconds), f"drained in {seconds:g} s")
-        finally:
-            await connection.close()
+        self.expect(await self.stage.drained(seconds), f"drained in {seconds:g} s")
 
     async def ask(self, statement: str, *args: object) -> Any:
         connection = await self.stage.connect()

@@ -32,13 +32,17 @@ async def _asleep(scene: Scene, **options: object) -> None:
 
 @scenario("wake-up", drained=True)
 async def wake_up(scene: Scene) -> None:
-    """Two jobs are enqueued for an idle worker, one of them due in a while."""
+    """Jobs are enqueued for an idle worker, some of them due in a while."""
     await _asleep(scene)
     due_later, now_due = scene.nap(0.0, delay=2.0), scene.nap(0.0)
     producer = await scene.produce("p", [due_later, now_due], calls_at_once=1)
     await scene.demand(lambda: not producer.alive, 15.0, "the producer is done")
     await _soon(scene, now_due, "enqueued")
     await _soon(scene, due_later, "due", 2.0 + _SOON)
+    await scene.drained()
+    alone = scene.nap(0.0, delay=1.0)
+    await scene.enqueue(alone)
+    await _soon(scene, alone, "put off while everybody slept", 1.0 + _SOON)
     await scene.drained()
 
 

@@ -6,12 +6,14 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import repeat
 from typing import Any
 
 from holdfast.errors import InvalidInput
 from holdfast.models import JobId, NewJob
 
+_LISTS = (list, tuple)
 _SMALLINT = 2**31
 _BIGINT = 2**63
 _LONGEST_KEY = 2000
@@ -20,15 +22,15 @@ _FARTHEST = timedelta(days=365 * 1000)
 _FIRST = datetime(2, 1, 1, tzinfo=UTC)
 _LAST = datetime(9999, 1, 1, tzinfo=UTC)
 _MOST_HEADERS = 64 * 1024
+# Far below what a server or a client can parse, which differ.
+_DEEPEST = 100
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _UNSTORABLE_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000|[\ud800-\udfff]")
 
 
 def new_jobs(**columns: Any) -> list[NewJob]:
     """One job from scalars, or one for each place of parallel lists; scalars are repeated."""
-    lengths = {
-        name: len(value) for name, value in columns.items() if isinstance(value, list | tuple)
-    }
+    lengths = {name: len(value) for name, value in columns.items() if isinstance(value, _LISTS)}
     if not lengths:
         return [NewJob(**columns)]
     if len(set(lengths.values())) > 1:
@@ -41,7 +43,7 @@ def new_jobs(**columns: Any) -> list[NewJob]:
 def check_jobs(jobs: Iterable[NewJob], max_payload: int) -> list[NewJob]:
     """The jobs, or InvalidInput naming the first that can never be stored."""
     if isinstance(jobs, NewJob) or not isinstance(jobs, Iterable):
-        raise InvalidInput(f"jobs must be a list of NewJob, got {jobs!r}; write [NewJob(…)]")
+        raise InvalidInput(f"jobs must be a list of NewJob, got {_kind(jobs)}; write [NewJob(…)]")
     found = list(jobs)
     for place, job in enumerate(found):
         fault = _fault(job, max_payload)
@@ -77,28 +79,38 @@ def check_text(name: str, text: str | None) -> str | None:
 
 def check_payload(payload: bytes | None, max_payload: int) -> None:
     """InvalidInput unless the payload can be stored."""
-    fault = _payload_fault(payload, max_payload)
-    if fault:
+    if payload is not None and (fault := _payload_fault(payload, max_payload)):
         raise InvalidInput(fault)
 
 
 def _fault(job: NewJob, max_payload: int) -> str | None:
     if not isinstance(job, NewJob):
-        return f"expected a NewJob, got {job!r}"
+        return f"expected a NewJob, got {_kind(job)}"
+    # Each part is looked at only where there is one: bulks are large and most parts empty.
+    entrypoint, payload, priority, after, key, headers, attempts, recoveries = job
     return (
-        _text_fault("entrypoint", job.entrypoint, _LONGEST_NAME)
-        or _payload_fault(job.payload, max_payload)
-        or _integer_fault("priority", job.priority, -_SMALLINT)
-        or _time_fault(job.execute_after)
-        or (job.dedupe_key is not None and _key_fault(job.dedupe_key))
-        or _headers_fault(job.headers)
-        or (job.max_attempts is not None and _integer_fault("max_attempts", job.max_attempts, 1))
-        or (
-            job.max_recoveries is not None
-            and _integer_fault("max_recoveries", job.max_recoveries, 1)
-        )
+        _name_fault(entrypoint)
+        or (payload is not None and _payload_fault(payload, max_payload))
+        or _integer_fault("priority", priority, -_SMALLINT)
+        or (after is not None and _time_fault(after))
+        or (key is not None and _key_fault(key))
+        or (headers is not None and _headers_fault(headers))
+        or (attempts is not None and _integer_fault("max_attempts", attempts, 1))
+        or (recoveries is not None and _integer_fault("max_recoveries", recoveries, 1))
         or None
     )
+
+
+def _name_fault(value: object) -> str | None:
+    return _known_name_fault(value) if isinstance(value, str) else _entrypoint_fault(value)
+
+
+def _entrypoint_fault(value: object) -> str | None:
+    return _text_fault("entrypoint", value, _LONGEST_NAME)
+
+
+# A program has few entrypoints and many jobs.
+_known_name_fault = lru_cache(maxsize=1024)(_entrypoint_fault)
 
 
 def _text_fault(name: str, value: object, longest: int) -> str | None:
@@ -120,8 +132,6 @@ def _key_fault(key: object) -> str | None:
 
 
 def _payload_fault(payload: object, max_payload: int) -> str | None:
-    if payload is None:
-        return None
     if not isinstance(payload, bytes):
         return (
             f"payload must be bytes or None, got {type(payload).__name__}; "
@@ -142,8 +152,6 @@ def _integer_fault(name: str, value: object, least: int) -> str | None:
 
 
 def _time_fault(value: object) -> str | None:
-    if value is None:
-        return None
     if isinstance(value, timedelta):
         if timedelta(0) <= value <= _FARTHEST:
             return None
@@ -166,10 +174,11 @@ def _range_fault(value: datetime) -> str | None:
 
 
 def _headers_fault(headers: object) -> str | None:
-    if headers is None:
-        return None
-    if not isinstance(headers, Mapping) or not all(isinstance(name, str) for name in headers):
-        return f"headers must be a mapping with text keys, got {headers!r}"
+    if not isinstance(headers, Mapping):
+        return f"headers must be a mapping with text keys, got {_kind(headers)}"
+    for name in headers:
+        if not isinstance(name, str):
+            return f"headers must be a mapping with text keys, got the key {name!r}"
     try:
         text = json.dumps(dict(headers), allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -178,4 +187,25 @@ def _headers_fault(headers: object) -> str | None:
         return "headers hold a NUL or a lone surrogate, which PostgreSQL cannot store"
     if len(text) > _MOST_HEADERS:
         return f"headers have {len(text)} characters, more than the {_MOST_HEADERS} allowed"
+    if text.count("[") + text.count("{") > _DEEPEST and _is_deeper(headers, _DEEPEST):
+        return f"headers are nested more than {_DEEPEST} levels deep"
     return None
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    layer = [value]
+    for _ in range(levels):
+        inner = [part for part in layer if isinstance(part, (Mapping, *_LISTS))]
+        layer = [
+            part
+            for whole in inner
+            for part in (whole.values() if isinstance(whole, Mapping) else whole)
+        ]
+        if not layer:
+            return False
+    return any(isinstance(part, (Mapping, *_LISTS)) for part in layer)
+
+
+def _kind(value: object) -> str:
+    """The type alone: what is enqueued may be secret, and errors are logged."""
+    return f"a {type(value).__name__}"

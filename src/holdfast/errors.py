@@ -12,6 +12,7 @@ HoldfastError
 │   └── SchemaTooNew
 ├── MissingDependency              an optional package is not installed
 ├── DatabaseError                  the server refused a statement
+│   ├── PrivilegeMissing           this user may not do that
 │   ├── ConnectionFailed           no connection could be opened
 │   └── ConnectionLost             it broke under us: the outcome is unknown
 │       ├── DeadlineExceeded       no answer in time, the socket was dropped
@@ -95,6 +96,25 @@ class DatabaseError(HoldfastError):
     def __init__(self, message: str, *, sqlstate: str | None = None) -> None:
         self.sqlstate = sqlstate
         super().__init__(message)
+
+
+class PrivilegeMissing(DatabaseError):
+    """The user of the connection may not do that; nothing was changed."""
+
+    def __init__(self, denied: str, *, statement: str = "", role: str = "") -> None:
+        self.denied = denied
+        """In the server's words."""
+        self.role = role
+        """Whose privileges it takes, as `holdfast sql grants` names them; empty: the owner's."""
+        if role:
+            way = f"it takes the privileges of the {role}: have the owner of the tables"
+        else:
+            way = "do it as the owner of the tables, or have the owner"
+        super().__init__(
+            f"{statement or 'a statement'} was refused: {denied}; {way} run `holdfast sql grants` "
+            f"and give this user a role of it",
+            sqlstate="42501",
+        )
 
 
 class ConnectionFailed(DatabaseError):

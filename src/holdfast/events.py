@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -18,17 +18,25 @@ logger = logging.getLogger("holdfast")
 class Claimed:
     worker: str
     jobs: Sequence[Job]
+    seconds: float = 0.0
+    """How long the database took to find them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """The outcome is in the database."""
+class Run(NamedTuple):
+    """One run of a job and what became of it. A tuple: there is one for each job."""
 
-    worker: str
     job: Job
     outcome: Outcome
     seconds: float
     """How long the handler ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The outcomes are in the database: all that were written together."""
+
+    worker: str
+    runs: Sequence[Run]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ OnConflict = Literal["raise", "skip"]
 OnFailure = Literal["delete", "hold"]
 
 
-@dataclass(frozen=True, slots=True)
-class NewJob:
+class NewJob(NamedTuple):
     """A job to be enqueued. `execute_after` is a delay from now or an aware instant."""
 
     entrypoint: str
@@ -153,8 +152,7 @@ class Abandoned:
 Outcome = Succeeded | Retried | Failed | Parked | Released | Abandoned
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """One row's part of a set-based transition made by the holder of a lease."""
 
     id: JobId

@@ -158,6 +158,10 @@ class Jobs(Protocol):
 
     async def workers(self) -> list[WorkerInfo]: ...
 
+    async def sees_payloads(self) -> bool:
+        """Whether jobs are read with what they carry: not every user has that privilege."""
+        ...
+
     async def now(self) -> datetime:
         """The clock that decides."""
         ...
@@ -224,6 +228,10 @@ class Wakeups(Protocol):
 
     async def listen(self, on_work: Callable[[], None], on_cancel: Callable[[JobId], None]) -> None:
         """Run until cancelled; `on_work` is also called once listening has begun (again)."""
+        ...
+
+    async def need(self, *, needed: bool) -> None:
+        """Whether enqueues must tell this listener; they must, until it says otherwise."""
         ...
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
@@ -128,7 +127,7 @@ class Queries:
         carried = self.carry() if self.carry else None
         if not carried:
             return jobs
-        loaded = [replace(job, headers={**carried, **(job.headers or {})}) for job in jobs]
+        loaded = [job._replace(headers={**carried, **(job.headers or {})}) for job in jobs]
         return check_jobs(loaded, self._max_payload)
 
     async def requeue_jobs(
@@ -316,6 +315,10 @@ class Queries:
         """The workers as they last reported themselves."""
         return await self._store.jobs.workers()
 
+    async def sees_payloads(self) -> bool:
+        """Whether this user may read payloads and headers; else they are None in every job."""
+        return await self._store.jobs.sees_payloads()
+
     async def now(self) -> datetime:
         """The clock that decides: the database's."""
         return await self._store.jobs.now()
@@ -393,4 +396,5 @@ class SyncQueries:
     list_breakers = _synchronous(Queries.list_breakers)
     open_breaker = _synchronous(Queries.open_breaker)
     close_breaker = _synchronous(Queries.close_breaker)
+    sees_payloads = _synchronous(Queries.sees_payloads)
     now = _synchronous(Queries.now)

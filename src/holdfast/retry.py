@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.errors import HoldfastError, RetryRequested
 from holdfast.models import Failed, Job, OnFailure, Outcome, Parked, Retried, TracebackRecord
+from holdfast.redact import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,6 +20,8 @@ TRACEBACK_LIMIT = 32_000
 LONGEST_DELAY = timedelta(days=36_525)
 """A century. Beyond the year 9999 an instant could be stored but not be read back."""
 
+_READ = 4
+"""How many times as much as is kept of a text is read for credentials."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -43,10 +46,18 @@ class RemoteError(HoldfastError):
 
 
 def sanitise(text: str, limit: int) -> str:
-    """Text that PostgreSQL can store, of at most `limit` characters: head and tail are kept."""
+    """Text that PostgreSQL can store, of at most `limit` characters: head and tail are kept.
+
+    Credentials are masked first: cut in two, one would no longer look like one.
+    """
     text = str.__str__(text)
-    if len(text) > limit:
-        text = _shorten(text, limit)
+    size, read = len(text), limit * _READ
+    # Of a very long text only the ends are read.
+    head, tail = redact(text[:read]), redact(text[-read:]) if size > read else ""
+    if size > read or len(head) > limit:
+        text = _shorten(head, tail or head, max(size, len(head)), limit)
+    else:
+        text = head
     return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text.replace("\0", "\N{SYMBOL FOR NULL}"))
 
 
@@ -143,12 +154,12 @@ def _clean(context: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _shorten(text: str, limit: int) -> str:
-    room = limit - len(_cut_note(len(text)))
+def _shorten(head: str, tail: str, size: int, limit: int) -> str:
+    room = limit - len(_cut_note(size))
     if room <= 0:
-        return text[:limit]
-    head, tail = room - room // 2, room // 2
-    return text[:head] + _cut_note(len(text) - room) + text[len(text) - tail :]
+        return head[:limit]
+    first, last = room - room // 2, room // 2
+    return head[:first] + _cut_note(size - room) + tail[len(tail) - last :]
 
 
 def _cut_note(count: int) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import timedelta
+from hashlib import sha256
 
 from holdfast.errors import InvalidInput
 
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,30}")
+_LONGEST_CHANNEL = 63
 MAX_PAYLOAD = 1024 * 1024
 
 
@@ -46,7 +48,14 @@ class Names:
     @property
     def channel(self) -> str:
         """The NOTIFY channel: one a schema, because channels do not belong to schemas."""
-        return f"ch_{self.schema}_{self.prefix}"[:63] if self.schema else f"ch_{self.prefix}"
+        if self.schema is None:
+            return f"ch_{self.prefix}"
+        name = f"ch_{self.schema}_{self.prefix}"
+        if len(name) <= _LONGEST_CHANNEL:
+            return name
+        # Cut alone, two long prefixes of one schema could become one channel.
+        mark = sha256(name.encode()).hexdigest()[:8]
+        return f"{name[: _LONGEST_CHANNEL - len(mark)]}{mark}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.servers import ControlledServer, Database
+    from devtools.cluster import Cluster
+    from tests.servers import Database
 
 SERVED = ("--health-port", "0")
 
@@ -70,7 +71,7 @@ def test_metrics_count_by_outcome_and_entrypoint(bench: Bench) -> None:
 
 
 def test_a_worker_without_its_database_is_not_ready(
-    tmp_path: Path, controlled_server: ControlledServer
+    tmp_path: Path, controlled_server: Cluster
 ) -> None:
     bench = Bench(tmp_path, controlled_server.dsn)
     bench.ask(lambda holdfast: holdfast.install())

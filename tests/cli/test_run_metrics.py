@@ -16,7 +16,7 @@ from holdfast.telemetry.prometheus import FAMILIES, Metrics, Sample, cumulative,
 if TYPE_CHECKING:
     import pytest
 
-    from tests.servers import ControlledServer
+    from devtools.cluster import Cluster
 
 QUICK = timedelta(milliseconds=50)
 
@@ -128,7 +128,7 @@ async def until_live(worker: WorkerProbe, wanted: bool) -> None:
 
 
 async def test_a_worker_whose_claims_are_not_answered_is_not_alive(
-    monkeypatch: pytest.MonkeyPatch, controlled_server: ControlledServer
+    monkeypatch: pytest.MonkeyPatch, controlled_server: Cluster
 ) -> None:
     monkeypatch.setattr(probe, "_LIVE_SECONDS", 0.5)
     settings = WorkerSettings(dequeue_timeout=QUICK)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 from typing import TYPE_CHECKING
 
 import psutil
@@ -90,6 +91,42 @@ def test_drain_mode_ends_with_the_last_worker(bench: Bench) -> None:
 
     assert code == 0, log
     assert sorted(int(line[1]) for line in bench.journal("quick")) == ids
+
+
+def test_signalling_every_process_of_the_service_is_still_one_graceful_stop(bench: Bench) -> None:
+    supervisor = bench.start(*TWO)
+    until(lambda: supervisor.log.count("runs jobs:main") == 2, "two workers")
+    bench.enqueue("wait", 2)
+    bench.noted("began", 2)
+
+    for pid in [*supervisor.children(), supervisor.process.pid]:
+        os.kill(pid, signal.SIGTERM)
+    until(lambda: supervisor.log.count("running jobs have") == 2, "the stop of both")
+    bench.go()
+
+    assert supervisor.ended() == 0, supervisor.log
+    assert len(bench.journal("finished")) == 2
+
+
+def test_a_worker_that_was_told_by_its_supervisor_takes_its_own_signal_as_the_same_stop(
+    bench: Bench,
+) -> None:
+    supervisor = bench.start(*TWO)
+    until(lambda: supervisor.log.count("runs jobs:main") == 2, "two workers")
+    bench.enqueue("wait", 2)
+    bench.noted("began", 2)
+
+    supervisor.send(signal.SIGTERM)
+    until(lambda: supervisor.log.count("running jobs have") == 2, "the stop of both")
+    for pid in supervisor.children():
+        os.kill(pid, signal.SIGTERM)
+    # Whoever takes the signal for a second one hands its jobs back, and is gone after that.
+    with pytest.raises(subprocess.TimeoutExpired):
+        supervisor.process.wait(2)
+    bench.go()
+
+    assert supervisor.ended() == 0, supervisor.log
+    assert len(bench.journal("finished")) == 2
 
 
 def test_a_second_signal_to_the_supervisor_is_fast_for_all(bench: Bench) -> None:

@@ -89,7 +89,7 @@ def test_upgrade_sql_begins_after_the_version_installed() -> None:
 def test_every_statement_of_the_engine_is_printed_as_sql(pg18: Database) -> None:
     inside("install", "--dsn", pg18.dsn)
     names = inside("sql", "list").out.split()
-    assert set(names) == {"install", "uninstall", "upgrade", *statements(Names()).names()}
+    assert set(names) == {"install", "uninstall", "upgrade", "grants", *statements(Names()).names()}
     with psycopg.connect(pg18.dsn) as connection:
         for name in statements(Names()).names():
             text = inside("sql", name).out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -15,8 +15,11 @@ from holdfast.stores.postgres.binding import Binding
 from holdfast.stores.postgres.drivers import connect
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver, AsyncpgPoolDriver
 from holdfast.stores.postgres.drivers.psycopg import PsycopgDriver, SyncPsycopgDriver
+from holdfast.stores.postgres.grants import Role
 from holdfast.stores.postgres.store import PostgresStore
 from tests import servers
+from tests.security.roles import granted
+from tests.security.split import RolesStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -24,13 +27,15 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.ports import Store
     from holdfast.stores.postgres.drivers.base import Driver
+    from tests.security.roles import Roles
     from tests.servers import Database, SharedServers
 
 MEMORY = "memory"
 KINDS = ("asyncpg", "asyncpg_pool", "psycopg", "asyncpg_dsn", "psycopg_dsn")
 SERVERS = sorted(servers.available())
 DATABASES = [f"{kind}-{server}" for server in SERVERS for kind in KINDS]
-EVERYWHERE = [MEMORY, *DATABASES]
+ROLES = "roles"
+EVERYWHERE = [MEMORY, *DATABASES, f"{ROLES}-{servers.EMBEDDED}"]
 SYNCHRONOUS = [
     MEMORY,
     *(f"{kind}-{server}" for server in SERVERS for kind in ("sync", "sync_manual")),
@@ -65,6 +70,7 @@ class Backends:
         self._shared = shared
         self._stack = stack
         self._open: dict[str, Tables] = {}
+        self._users: dict[str, dict[Role, Tables]] = {}
 
     async def emptied(self, name: str) -> Tables:
         """The tables of a backend without a single row in them."""
@@ -83,6 +89,10 @@ class Backends:
         if name == MEMORY:
             store = MemoryStore(clock)
             return lambda: store
+        if name.startswith(ROLES):
+            await self.emptied(name)
+            users = self._users[name]
+            return lambda: RolesStore({role: tables.store(clock) for role, tables in users.items()})
         tables = await self.emptied(name)
         return lambda: tables.store(clock)
 
@@ -92,7 +102,17 @@ class Backends:
         driver = await self._stack.enter_async_context(_opened(kind, database))
         tables = Tables(driver, Names(schema=database.schema), database.server_dsn)
         await PostgresStore(driver, tables.names).install()
+        if kind == ROLES:
+            roles = self._stack.enter_context(granted(database, tables.names, installed=True))
+            self._users[name] = {
+                role: replace(tables, driver=await self._connect(roles, role)) for role in Role
+            }
         return tables
+
+    async def _connect(self, roles: Roles, role: Role) -> Driver:
+        driver = connect(roles.dsn(role, search_path=False))
+        self._stack.push_async_callback(driver.close)
+        return driver
 
 
 @asynccontextmanager
@@ -112,8 +132,8 @@ async def _opened(kind: str, database: Database) -> AsyncIterator[Driver]:
         case "sync" | "sync_manual":
             with psycopg.connect(dsn, autocommit=kind == "sync") as synchronous:
                 yield SyncPsycopgDriver(synchronous)
-        case "asyncpg_dsn" | "psycopg_dsn":
-            driver = connect(dsn, driver="asyncpg" if kind == "asyncpg_dsn" else "psycopg")
+        case "asyncpg_dsn" | "psycopg_dsn" | "roles":
+            driver = connect(dsn, driver="psycopg" if kind == "psycopg_dsn" else "asyncpg")
             yield driver
             await driver.close()
         case _:

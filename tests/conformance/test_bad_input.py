@@ -27,6 +27,14 @@ EAST = timezone(timedelta(hours=14))
 DEEP: list[Any] = []
 DEEP.append(DEEP)
 
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 JOBS: Mapping[str, Mapping[str, tuple[dict[str, Any], str]]] = {
     "times": {
         "negative delay": ({"execute_after": -SECOND}, "must be a delay from 0"),
@@ -76,7 +84,8 @@ JOBS: Mapping[str, Mapping[str, tuple[dict[str, Any], str]]] = {
     },
     "headers": {
         "headers as a text": ({"headers": "a=1"}, "headers must be a mapping with text keys"),
-        "headers with numbers as keys": ({"headers": {1: "a"}}, "a mapping with text keys, got {1"),
+        "headers with numbers as keys": ({"headers": {1: "a"}}, "text keys, got the key 1"),
+        "deep headers": ({"headers": {"a": nested(100)}}, "nested more than 100 levels deep"),
         "headers with what is not JSON": ({"headers": {"a": {1}}}, "headers must be JSON"),
         "headers with NaN": ({"headers": {"a": float("nan")}}, "headers must be JSON"),
         "headers without end": ({"headers": {"a": DEEP}}, "headers must be JSON"),

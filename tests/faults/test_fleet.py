@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from devtools.cluster import Cluster
     from holdfast import LogEntry
     from tests.faults.crew import Line
-    from tests.servers import ControlledServer, Database
+    from tests.servers import Database
 
 
 def most_leased_at_once(log: Iterable[LogEntry]) -> int:
@@ -74,7 +75,7 @@ async def test_the_slots_of_a_killed_worker_are_free_again(pg18: Database, tmp_p
 
 
 async def test_workers_outlive_a_crash_of_the_server(
-    controlled_server: ControlledServer, tmp_path: Path
+    controlled_server: Cluster, tmp_path: Path
 ) -> None:
     async with Crew(controlled_server.dsn, tmp_path) as crew:
         workers = [await crew.start(lease=2.0, concurrency=5) for _ in range(2)]

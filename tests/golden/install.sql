@@ -14,22 +14,23 @@ create type "holdfast_status" as enum (
 -- A claim must be a heap-only update: no index below, in key or predicate, may mention a column
 -- that a claim or a renewal changes (status, heartbeat, claim columns, updated). The fill factor
 -- leaves room for the second version of every row beside the first; it is below 50 because a lease
--- makes a row larger, a small one by two thirds.
+-- makes a row larger, a small one by two thirds. What never changes comes first: the write-ahead
+-- log holds of a new version only what lies between the first and the last byte that differ.
 create table "holdfast" (
     id              bigint generated always as identity primary key,
-    entrypoint      text not null,
+    created         timestamptz not null default clock_timestamp(),
     priority        integer not null default 0,
+    max_recoveries  integer check (max_recoveries >= 1),
+    entrypoint      text not null,
+    dedupe_key      text,
+    payload         bytea,
+    headers         jsonb,
+    max_attempts    integer check (max_attempts >= 1),
     status          "holdfast_status" not null default 'queued',
     execute_after   timestamptz not null default clock_timestamp()
                         check (isfinite(execute_after)),
     attempts        integer not null default 0 check (attempts >= 0),
     recoveries      integer not null default 0 check (recoveries >= 0),
-    max_attempts    integer check (max_attempts >= 1),
-    max_recoveries  integer check (max_recoveries >= 1),
-    dedupe_key      text,
-    payload         bytea,
-    headers         jsonb,
-    created         timestamptz not null default clock_timestamp(),
     updated         timestamptz not null default clock_timestamp(),
     heartbeat       timestamptz,
     claim_token     uuid,
@@ -68,7 +69,13 @@ create table "holdfast_leases" (
     claimed_at  timestamptz not null,
     lease       interval not null,
     ids         bigint[] not null
-) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+) with (
+    -- The ids of a full batch stay in the row: compressing them would cost more than the claim's log.
+    toast_tuple_target = 8160,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 1000
+);
+alter table "holdfast_leases" alter column ids set storage external;
 
 -- Append-only. tx lets the statistics find exactly the rows that were committed since last time.
 create table "holdfast_log" (
@@ -162,4 +169,18 @@ create table if not exists "holdfast_breakers" (
 ) with (fillfactor = 50);
 
 insert into "holdfast_migrations" (version, name) values (2, '0002_breakers');
+
+-- One row per enqueue statement, under a key that its client made: a statement whose reply was lost
+-- can be sent again, whatever has become of its jobs since. A row without ids closes the key for a
+-- statement that may still be on its way. Keys begin with their client's time, so that new ones lie
+-- together in the index; workers drop rows after an hour.
+
+create table "holdfast_enqueues" (
+    key      uuid primary key,
+    created  timestamptz not null,
+    ids      bigint[],
+    skipped  text[]
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+
+insert into "holdfast_migrations" (version, name) values (4, '0004_enqueues');
 commit;

@@ -12,6 +12,7 @@ from psycopg import sql
 
 from holdfast.settings import Names
 from holdfast.stores.postgres import migrate, render
+from holdfast.stores.postgres.rows import integers
 from tests.postgres import tables
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ VALUES: dict[str, Any] = {
     "leases": [timedelta(seconds=30)] * 2,
     "shortest": timedelta(seconds=30),
     "ids": IDS,
+    "held_ids": integers(IDS),
+    "owners": integers(range(1, len(TOKENS) + 1)),
     "id": 7,
     "job_id": 7,
     "reasons": NOTHING,

@@ -634,14 +634,24 @@ async def test_a_listener_learns_that_its_backend_was_killed(
 
 
 @pytest.mark.parametrize("kind", DSN_KINDS)
-async def test_a_server_that_turned_read_only_counts_as_lost(kind: str, pg18: Database) -> None:
+async def test_a_statement_refused_by_a_read_only_server_is_sent_through_a_new_connection(
+    kind: str, pg18: Database, caplog: pytest.LogCaptureFixture
+) -> None:
     async with opened(kind, pg18.dsn) as driver:
         before = await value(driver, "select pg_backend_pid()")
         await driver.script("set default_transaction_read_only to on")
-        with pytest.raises(ConnectionLost) as caught:
+        await driver.fetch("create table t (id bigint)")
+        assert await value(driver, "select pg_backend_pid()") != before
+    assert "the server takes no changes" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+async def test_a_server_that_stays_read_only_has_changed_nothing(kind: str, pg18: Database) -> None:
+    dsn = f"{pg18.dsn}%20-cdefault_transaction_read_only%3Don"
+    async with opened(kind, dsn) as driver:
+        with pytest.raises(ConnectionFailed, match="nothing was changed") as caught:
             await driver.fetch("create table t (id bigint)")
         assert caught.value.sqlstate == "25006"
-        assert await value(driver, "select pg_backend_pid()") != before
 
 
 @pytest.mark.parametrize("kind", ASYNC_KINDS)

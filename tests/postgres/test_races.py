@@ -279,6 +279,22 @@ async def test_a_limited_claim_that_was_rolled_back_counts_for_nothing(stage: St
     assert len(await late) == 2
 
 
+async def test_a_claim_goes_on_without_a_limit_that_somebody_keeps_locked(stage: Stage) -> None:
+    """Such as a worker that froze; what was claimed before must not grow old meanwhile."""
+    limited = Want("mail", lease=timedelta(seconds=1), concurrency_limit=2)
+    await stage.enqueue(3)
+    await stage.enqueue(1, "free")
+    async with stage.a.connection.transaction():
+        assert len(await stage.a.claim(limit=1, want=limited)) == 1
+        wants = [limited, Want("free", lease=timedelta(seconds=1))]
+        claimed = await stage.b.store.leases.claim(wants, limit=9, worker="b", sweep=True)
+        assert [job.entrypoint for job in claimed] == ["free"]
+        # The rest is worth another look soon.
+        assert await stage.b.store.leases.next_due(wants) is not None
+    later = await stage.b.store.leases.claim(wants, limit=9, worker="b", sweep=True)
+    assert [job.entrypoint for job in later] == ["mail"]
+
+
 async def test_a_limit_counts_a_lease_until_its_end_is_committed(stage: Stage) -> None:
     await stage.enqueue(3)
     running = await stage.a.claim(want=LIMITED)

@@ -15,7 +15,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -80,6 +80,10 @@ class Instruments:
     def counts(self) -> dict[str, float]:
         names = ("claimed", "processed", "failed", "released", "lease_lost")
         return {name: self.total(f"queue.{name}") for name in names}
+
+    def runs(self) -> list[ReadableSpan]:
+        """The spans of handlers, in the order in which they ended."""
+        return [span for span in self.spans.get_finished_spans() if span.name == "queue.process"]
 
     def in_flight(self) -> float:
         """What the counters say must be running."""
@@ -233,7 +237,7 @@ class TestTheSpan:
 
         await add(witness, "good", "bad")
         await ends(hf.run(mode="drain", signals=False))
-        good, bad = seen.spans.get_finished_spans()
+        good, bad = seen.runs()
         for number, span in enumerate((good, bad), start=1):
             attributes = dict(span.attributes or {})
             token = str(attributes.pop("job.claim_token"))
@@ -268,12 +272,13 @@ class TestTheSpan:
         await hf.queries.enqueue("greet")
         await ends(hf.run(mode="drain", signals=False))
         asked = request.get_span_context()
-        spans = [span for span in seen.spans.get_finished_spans() if span.name == "queue.process"]
-        [inside] = [span for span in spans if span.parent is not None]
-        [alone] = [span for span in spans if span.parent is None]
-        assert inside.parent is not None
-        assert (inside.parent.trace_id, inside.parent.span_id) == (asked.trace_id, asked.span_id)
-        assert alone.context.trace_id != asked.trace_id
+        spans = seen.runs()
+        parents = [span.parent.span_id for span in spans if span.parent is not None]
+        assert parents[0] == asked.span_id
+        assert spans[0].context.trace_id == asked.trace_id
+        [claim] = [span for span in seen.spans.get_finished_spans() if span.name == "queue.claim"]
+        assert parents[1] == claim.context.span_id
+        assert spans[1].context.trace_id == claim.context.trace_id != asked.trace_id
         assert {span.context.span_id for span in spans} == {one.span_id for one in current}
         [with_tenant] = [found for found in headers if found and "tenant" in found]
         assert with_tenant["tenant"] == "7"

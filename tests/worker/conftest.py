@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from holdfast import Holdfast, InMemoryDriver
+from holdfast import Holdfast, InMemoryDriver, Queries
+from holdfast.stores.postgres.drivers import connect
+from holdfast.stores.postgres.grants import Role
+from holdfast.stores.postgres.store import PostgresStore
+from tests.security.roles import granted
+from tests.security.split import RolesStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from tests.security.roles import Roles
     from tests.servers import Database
 
     NewWorker = Callable[[], Holdfast]
@@ -20,13 +26,17 @@ if TYPE_CHECKING:
 
 @pytest.fixture(params=["memory", "postgres"])
 async def new_worker(request: pytest.FixtureRequest) -> AsyncIterator[NewWorker]:
-    """Makes workers on one empty queue, in memory and on PostgreSQL in turn."""
+    """Makes workers on one empty queue, in memory and on PostgreSQL in turn.
+
+    There they have the privileges of a worker, and their queries those of whoever else is meant.
+    """
     if request.param == "memory":
         driver = InMemoryDriver()
         yield lambda: Holdfast(driver)
         return
-    async with connecting(request.getfixturevalue("pg18")) as connect:
-        yield connect
+    with granted(request.getfixturevalue("pg18")) as roles:
+        async with connecting_as(roles) as connect:
+            yield connect
 
 
 @pytest.fixture
@@ -54,6 +64,32 @@ class connecting:
         made = Holdfast.connect(self._dsn)
         self._stack.push_async_callback(made.store.close)
         return made
+
+
+class connecting_as:
+    """Makes workers that may do no more than a worker, beside producers and operators."""
+
+    def __init__(self, roles: Roles) -> None:
+        self._roles = roles
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> NewWorker:
+        return self._make
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self._stack.aclose()
+
+    def _make(self) -> Holdfast:
+        made = Holdfast.connect(self._roles.dsn(Role.WORKER))
+        self._stack.push_async_callback(made.store.close)
+        users = {role: self._store(role) for role in Role}
+        made.queries = Queries(RolesStore(users))
+        return made
+
+    def _store(self, role: Role) -> PostgresStore:
+        driver = connect(self._roles.dsn(role))
+        self._stack.push_async_callback(driver.close)
+        return PostgresStore(driver)
 
 
 @pytest.fixture

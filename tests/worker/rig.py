@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from holdfast import Holdfast, Job, JobId, LogEntry
-    from holdfast.events import Event
+    from holdfast.events import Event, Run
 
 T = TypeVar("T")
 
@@ -59,8 +59,8 @@ class Watch:
         self._changed.set()
 
     @property
-    def settled(self) -> list[Settled]:
-        return [event for event in self.events if isinstance(event, Settled)]
+    def settled(self) -> list[Run]:
+        return [run for event in self.events if isinstance(event, Settled) for run in event.runs]
 
     @property
     def lost(self) -> list[Lost]:
@@ -76,7 +76,7 @@ class Watch:
                 self._changed.clear()
                 await self._changed.wait()
 
-    async def until_settled(self, count: int = 1) -> list[Settled]:
+    async def until_settled(self, count: int = 1) -> list[Run]:
         await self.until(lambda: len(self.settled) >= count)
         return self.settled
 

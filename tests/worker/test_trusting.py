@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from holdfast import Context, Holdfast, Job, Status
+from holdfast import Context, Holdfast, InMemoryDriver, Job, Status
+from holdfast.clock import monotonic
+from holdfast.models import Held, Want
+from holdfast.worker.hand import Hand, Lease
+from holdfast.worker.renew import Renewer
 from tests.faults.proxy import Proxy
 from tests.worker.rig import (
     ClaimBrake,
@@ -100,6 +105,42 @@ async def test_a_handler_is_stopped_before_a_lease_ends_that_cannot_be_renewed(
         log = await the_log(hf, job_id)
         assert [entry.status for entry in log] == ["queued", "successful"]
         assert (log[0].reason, log[1].recoveries) == ("lease could not be renewed", 0)
+
+
+async def test_a_renewal_that_hangs_does_not_put_off_the_end_of_trust() -> None:
+    """A server refuses at first, then takes connections and says nothing, as when it starts."""
+    hf, lease_time = Holdfast(InMemoryDriver()), timedelta(seconds=30)
+
+    @hf.entrypoint("one")
+    async def one(job: Job) -> None: ...
+
+    await hf.queries.enqueue("one")
+    [job] = await hf.store.leases.claim([Want("one", lease_time)], limit=1, worker="me")
+    assert job.claim_token is not None
+    entrypoint = hf.queue_manager._registry.get("one")
+    assert entrypoint is not None
+    soon = monotonic() + 0.1
+    lease = Lease(job, Held(job.id, job.claim_token), entrypoint, 30.0, trusted_until=soon)
+    hand, told = Hand(), asyncio.Event()
+    hand.add([lease])
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        dsn = f"postgresql://me@127.0.0.1:{server.getsockname()[1]}/nowhere"
+        asyncio.get_running_loop().call_later(0.05, server.listen)
+        async with Holdfast.connect(dsn) as away:
+            renewer = Renewer(
+                hand,
+                shortest=lease_time.total_seconds(),
+                info=hf.queue_manager._info,
+                on_lost=lambda _: None,
+                on_untrusted=lambda _: told.set(),
+            )
+            renewing = asyncio.create_task(renewer.run(lambda: away.store))
+            # A renewal may take a third of the lease; the rest of it is only three seconds.
+            async with asyncio.timeout(lease_time.total_seconds() / 4):
+                await told.wait()
+            renewing.cancel()
+            await asyncio.wait([renewing])
 
 
 async def test_renewal_goes_on_over_a_new_connection_when_the_old_one_stays_silent(

@@ -12,6 +12,7 @@ import typer
 from holdfast.cli import (
     breaker,
     cases,
+    chaos,
     dashboard,
     demo,
     enqueue,
@@ -76,6 +77,7 @@ for module in (
     table,
     dashboard,
     demo,
+    chaos,
 ):
     module.register(app)
 

@@ -16,6 +16,8 @@ import typer
 from holdfast.cli.connect import Given, resolve
 from holdfast.cli.output import clean
 from holdfast.errors import ConnectionFailed, HoldfastError, InvalidInput, SchemaError
+from holdfast.redact import redact
+from holdfast.stores.postgres.drivers.dsn import shows_password
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -24,13 +26,15 @@ FAILED, MISUSED, UNREACHABLE, UNFIT, BROKEN, INTERRUPTED, NO_READER = 1, 2, 3, 4
 
 _PANEL = "Connection"
 _GIVEN = "holdfast.given"
+_WARNED = "holdfast.warned"
 
 _SHARED: dict[str, Any] = {
     "dsn": Annotated[
         str | None,
         typer.Option(
             help="PostgreSQL to work on, as postgresql://user@host/database or embedded:DIR. "
-            "Else HOLDFAST_DSN, DATABASE_URL or the PG* variables.",
+            "Else HOLDFAST_DSN, DATABASE_URL or the PG* variables. Keep a password out of it: "
+            "others see it in the list of processes.",
             rich_help_panel=_PANEL,
         ),
     ],
@@ -113,6 +117,7 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
             del arguments["ctx"]
         with reported(debug=given.debug):
             context.obj = resolve(given)
+            _warn_of_password(context, given)
             return function(**arguments)
 
     added = {} if takes else {"ctx": _keyword("ctx", typer.Context, inspect.Parameter.empty)}
@@ -124,6 +129,16 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     call.__annotations__ = {name: p.annotation for name, p in everything.items()}
     return call
+
+
+def _warn_of_password(context: typer.Context, given: Given) -> None:
+    # Once, though a group and its command both come here.
+    if given.dsn and shows_password(given.dsn) and not context.meta.get(_WARNED):
+        context.meta[_WARNED] = True
+        say(
+            "the password in --dsn is seen by all who can list processes; "
+            "put it into HOLDFAST_DSN, PGPASSWORD or ~/.pgpass"
+        )
 
 
 def _keyword(name: str, hint: Any, default: Any) -> inspect.Parameter:
@@ -150,14 +165,14 @@ def reported(*, debug: bool) -> Iterator[None]:
         if hasattr(error, "format_message"):
             raise
         if debug:
-            traceback.print_exc()
+            typer.echo(clean(redact(traceback.format_exc()), keep_lines=True), err=True, nl=False)
         say(_words(error))
         raise typer.Exit(_exit_code(error)) from None
 
 
 def say(line: str) -> None:
     """One line on stderr, in the command's name."""
-    typer.echo(f"holdfast: {clean(' | '.join(line.splitlines()))}", err=True)
+    typer.echo(f"holdfast: {clean(redact(' | '.join(line.splitlines())))}", err=True)
 
 
 def _words(error: Exception) -> str:

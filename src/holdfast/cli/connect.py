@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
@@ -33,7 +33,7 @@ _PG_VARIABLES = ("PGHOST", "PGPORT", "PGDATABASE", "PGUSER")
 class Options:
     """What the options of the command line and the environment amount to."""
 
-    dsn: str | None = None
+    dsn: str | None = field(default=None, repr=False)
     embedded: str | None = None
     """The directory of `--embedded`; then `dsn` is `embedded:DIR`."""
     prefix: str = "holdfast"
@@ -67,7 +67,7 @@ class Options:
 class Given:
     """The shared options as they were typed; None where they were not."""
 
-    dsn: str | None = None
+    dsn: str | None = field(default=None, repr=False)
     embedded: str | None = None
     prefix: str | None = None
     schema: str | None = None

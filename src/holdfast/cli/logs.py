@@ -10,7 +10,8 @@ from enum import StrEnum
 
 from holdfast.cli.output import clean
 from holdfast.events import Event, Settled
-from holdfast.models import Abandoned, Failed, Outcome, Parked, Released, Retried, Succeeded
+from holdfast.models import Abandoned, Failed, Job, Outcome, Parked, Released, Retried, Succeeded
+from holdfast.redact import redact
 
 logger = logging.getLogger("holdfast.job")
 
@@ -53,10 +54,11 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = (
             f"{_instant(record)} {record.levelname:7} {record.process} {record.name}: "
-            f"{clean(record.getMessage())}"
+            f"{clean(redact(record.getMessage()))}"
         )
         if record.exc_info:
-            line += "\n" + clean(self.formatException(record.exc_info), keep_lines=True)
+            words = redact(self.formatException(record.exc_info))
+            line += "\n" + clean(words, keep_lines=True)
         return line
 
 
@@ -68,12 +70,12 @@ class JsonFormatter(logging.Formatter):
             "ts": _instant(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": redact(record.getMessage()),
             "pid": record.process,
         }
         fields |= {name: getattr(record, name) for name in _FIELDS if hasattr(record, name)}
         if record.exc_info:
-            fields["exception"] = self.formatException(record.exc_info)
+            fields["exception"] = redact(self.formatException(record.exc_info))
         return json.dumps(fields, default=str)
 
 
@@ -85,19 +87,21 @@ class JobLog:
     """
 
     def notify(self, event: Event) -> None:
-        if not isinstance(event, Settled):
-            return
-        level, words, error_type = _described(event.outcome)
+        if isinstance(event, Settled):
+            for run in event.runs:
+                self._log(event.worker, *run)
+
+    def _log(self, worker: str, job: Job, outcome: Outcome, seconds: float) -> None:
+        level, words, error_type = _described(outcome)
         if not logger.isEnabledFor(level):
             return
-        job = event.job
         extra: dict[str, object] = {
             "job_id": job.id,
             "entrypoint": job.entrypoint,
             "attempt": job.attempts,
-            "worker": event.worker,
-            "outcome": type(event.outcome).__name__.lower(),
-            "seconds": round(event.seconds, 6),
+            "worker": worker,
+            "outcome": type(outcome).__name__.lower(),
+            "seconds": round(seconds, 6),
         }
         if error_type is not None:
             extra["error_type"] = error_type

@@ -34,6 +34,8 @@ from holdfast.lifecycle import Status
 from holdfast.models import Job, JobId, LogEntry
 
 _LONGEST_PAYLOAD = 500
+_PAYLOAD = "payload"
+_HIDDEN = "not shown: this user may not read payloads and headers"
 
 
 def register(app: App) -> None:
@@ -49,6 +51,8 @@ class _Found:
     history: list[LogEntry]
     status: Status
     now: datetime
+    hidden: bool
+    """Payload and headers are not for this user."""
 
 
 def show(
@@ -65,7 +69,8 @@ def show(
         [(_, status)] = await queries.job_status([job_id])
         jobs = await queries.get_jobs([job_id])
         history = await queries.job_history(job_id)
-        return _Found(jobs[0] if jobs else None, history, status, await queries.now())
+        hidden = not await queries.sees_payloads()
+        return _Found(jobs[0] if jobs else None, history, status, await queries.now(), hidden)
 
     found = on_holdfast(options_of(ctx), look)
     if as_json:
@@ -74,6 +79,7 @@ def show(
                 "id": job_id,
                 "status": found.status,
                 "job": None if found.job is None else job_record(found.job),
+                "payload_hidden": found.hidden,
                 "history": [log_record(entry) for entry in found.history],
             }
         )
@@ -86,7 +92,8 @@ def _print(job_id: JobId, found: _Found) -> None:
     line(Text.assemble(f"job {job_id}  {clean(entrypoint)}  ", coloured(found.status)))
     if found.job is not None:
         for name, value in _facts(found.job, found.now):
-            line(Text.assemble((f"  {name:14}", "dim"), value))
+            words = _HIDDEN if name == _PAYLOAD and found.hidden else value
+            line(Text.assemble((f"  {name:14}", "dim"), words))
     else:
         line("  It has left the queue, and its payload with it.", style="dim")
     line()
@@ -108,7 +115,7 @@ def _facts(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
         yield "heartbeat", when(job.heartbeat, now)
     if job.last_error is not None:
         yield "last error", f"{shorten(job.last_error)}, {when(job.last_error_at, now)}"
-    yield "payload", _payload(job.payload)
+    yield _PAYLOAD, _payload(job.payload)
 
 
 def _payload(payload: bytes | None) -> str:

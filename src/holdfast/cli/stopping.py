@@ -25,13 +25,13 @@ GRACEFUL, FAST = 1, 2
 EXIT_OVERDUE = 75
 """The exit code of a worker that had to end before its jobs did."""
 
-GRACE = 1.5
+GRACE = 0.9
 """Seconds beyond the drain timeout for handlers that are told to stop and for the last writes."""
 
 HURRY = 2.0
 """Seconds for all that once a stop is fast."""
 
-_LOG_SECONDS = 0.3
+_LOG_SECONDS = 0.1
 # Asked levels travel beside signal numbers, all of which are smaller.
 _LEVELS = 200
 
@@ -45,8 +45,9 @@ def signals() -> list[signal.Signals]:
 class Stop:
     """Hears of the signals, and ends the process when its stop takes too long.
 
-    A supervisor and a service manager may both tell the same thing. So what the parent asks for
-    is a level, while each signal to this very process goes one further.
+    A supervisor and a service manager may both tell the same thing, in either order. So what the
+    parent asks for is a level, signals to this very process are counted, and the further of the
+    two is how far the stop has come.
 
     Python runs signal handlers on the main thread, which a handler may block for good. So a thread
     hears of signals through the wake-up descriptor, which is written to wherever the main thread
@@ -60,6 +61,7 @@ class Stop:
         self._before = {number: signal.getsignal(number) for number in signals()}
         self._hear, self._wake = socket.socketpair()
         self._wake.setblocking(False)
+        self._signals = 0
         self.level = 0
 
     def watch(self) -> None:
@@ -118,7 +120,8 @@ class Stop:
                 if number > _LEVELS:
                     self._rise(number - _LEVELS)
                 elif number in self._before:
-                    self._rise(self.level + 1)
+                    self._signals += 1
+                    self._rise(self._signals)
 
     def _rise(self, level: int) -> None:
         if level <= self.level:

@@ -60,6 +60,7 @@ class Supervisor:
         self._workers: set[Worker] = set()
         self._dead: dict[str, Mapping[str, int]] = {}
         self._level = 0
+        self._signals = 0
         self._stopping = asyncio.Event()
         self._proven = asyncio.Event()
         """Set when a worker has greeted: the target loads and the database answers."""
@@ -180,9 +181,14 @@ class Supervisor:
     async def _heeding_signals(self) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
         for number in signals():
-            loop.add_signal_handler(number, lambda: self._stop(self._level + 1))
+            loop.add_signal_handler(number, self._heed_signal)
         loop.add_signal_handler(signal.SIGQUIT, self._kill)
         yield
+
+    def _heed_signal(self) -> None:
+        """Counted by themselves: a parent may have asked for the same stop already."""
+        self._signals += 1
+        self._stop(self._signals)
 
     def _stop(self, level: int) -> None:
         """Pass it on, and see to it that it comes to an end."""

@@ -210,6 +210,9 @@ class MemoryJobs:
     async def workers(self) -> list[WorkerInfo]:
         return sorted(self._workers.values(), key=lambda worker: worker.id)
 
+    async def sees_payloads(self) -> bool:
+        return True
+
     async def now(self) -> datetime:
         return self._state.now()
 
@@ -228,6 +231,9 @@ class MemoryWakeups:
             await asyncio.Event().wait()
         finally:
             self._state.listeners.remove(listener)
+
+    async def need(self, *, needed: bool) -> None:
+        """Telling costs nothing here."""
 
 
 class MemoryStore:

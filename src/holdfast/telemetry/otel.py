@@ -1,16 +1,20 @@
 """OpenTelemetry at the claim and at the outcome. The only file that imports it.
 
 Claims are counted when they are made, outcomes when they are in the database, so that
-claimed = processed + failed + released + lost + in flight.
+claimed = processed + failed + released + lost + in flight. The SDK takes microseconds for each
+call, as long as a job of a fast queue: it is called for each batch, not for each job.
 """
 
 from __future__ import annotations
 
+import time
+from collections import Counter, defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, assert_never
 
+from opentelemetry import context as contexts
 from opentelemetry import metrics, propagate, trace
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
@@ -18,20 +22,27 @@ from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
-from holdfast.errors import MissingDependency, RetryRequested
+from holdfast.errors import InvalidInput, MissingDependency, RetryRequested
 from holdfast.events import Claimed, Event, Lost, Recovered, Retired, Settled
 from holdfast.models import Abandoned, Failed, Parked, Released, Retried, Succeeded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from uuid import UUID
 
+    from holdfast.events import Run
     from holdfast.models import Context, Job, Outcome
     from holdfast.ports import Executor
 
 SCOPE = "holdfast"
 _BREAKER_STATES = {"closed": 0, "half_open": 1, "open": 2}
+TIMED = 16
+_REMEMBERED = 1000
+"""Claims whose jobs may still be to be started."""
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -70,15 +81,46 @@ def _exporter(signal: str, environment: Mapping[str, str]) -> Any:
     return found[0].load()()
 
 
+class _Place(NamedTuple):
+    """A span, and the context in which it is the current one."""
+
+    span: Span
+    context: contexts.Context
+
+
+@dataclass(slots=True)
+class _Claim:
+    """Jobs of one queue that were claimed together."""
+
+    span: Span
+    """The parent of those without a trace of their own."""
+    refused: tuple[Mapping[str, Any] | None, _Place] | None = None
+    """The place of jobs with these headers, where the sampler did not want one of them."""
+
+
+_Claims = dict[tuple[str, "UUID | None"], _Claim]
+"""By queue and token."""
+
+
 class OpenTelemetry:
     """Observes a worker, and puts a span around every handler.
 
-    Without arguments it uses the global providers, which the application sets up.
+    Without arguments it uses the global providers, which the application sets up. `timed` is how
+    many jobs of a queue go into the histograms for each batch that is claimed or settled: all of a
+    small one, and of a larger one so many, evenly spread.
     """
 
-    def __init__(self, meter_provider: Any = None, tracer_provider: Any = None) -> None:
-        meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
+    def __init__(
+        self, meter_provider: Any = None, tracer_provider: Any = None, *, timed: int = TIMED
+    ) -> None:
+        if timed < 1:
+            raise InvalidInput(f"timed must be at least 1, got {timed!r}")
+        self._timed = timed
         self._tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
+        self._claims: _Claims = {}
+        self._create_instruments(metrics.get_meter(SCOPE, meter_provider=meter_provider))
+
+    def _create_instruments(self, meter: metrics.Meter) -> None:
         self._claimed = meter.create_counter("queue.claimed", "1", "Rows claimed from the queue")
         self._processed = meter.create_counter(
             "queue.processed", "1", "Rows processed successfully"
@@ -116,15 +158,10 @@ class OpenTelemetry:
 
     def notify(self, event: Event) -> None:
         match event:
-            case Claimed(worker, jobs):
-                for job in jobs:
-                    self._claimed.add(1, {"queue": job.entrypoint, "worker": worker})
-                    if job.claimed_at is not None:
-                        waited = (job.claimed_at - job.execute_after).total_seconds() * 1000
-                        self._wait.record(max(0.0, waited), {"queue": job.entrypoint})
-            case Settled(_, job, outcome, seconds):
-                self._settle(job.entrypoint, outcome)
-                self._duration.record(seconds * 1000, {"queue": job.entrypoint})
+            case Claimed(worker, jobs, seconds):
+                self._claim(worker, jobs, seconds)
+            case Settled(_, runs):
+                self._settle(runs)
             case Lost(_, job, _):
                 self._lost.add(1, {"queue": job.entrypoint})
             case Recovered(_, ids):
@@ -134,19 +171,64 @@ class OpenTelemetry:
             case _:
                 assert_never(event)
 
-    def _settle(self, queue: str, outcome: Outcome) -> None:
+    def _claim(self, worker: str, jobs: Sequence[Job], seconds: float) -> None:
+        for (queue, token), batch in _batches(jobs).items():
+            attributes = {"queue": queue, "worker": worker}
+            self._claimed.add(len(batch), attributes)
+            for job in self._spread(batch):
+                if job.claimed_at is not None:
+                    waited = (job.claimed_at - job.execute_after).total_seconds() * 1000
+                    self._wait.record(max(0.0, waited), {"queue": queue})
+            self._remember((queue, token), {**attributes, "job.count": len(batch)}, seconds)
+
+    def _remember(
+        self, key: tuple[str, UUID | None], attributes: Mapping[str, Any], seconds: float
+    ) -> None:
+        span = self._tracer.start_span(
+            "queue.claim",
+            context=contexts.Context(),
+            kind=SpanKind.CLIENT,
+            attributes=attributes,
+            start_time=time.time_ns() - int(seconds * 1e9),
+        )
+        claim = self._claims[key] = _Claim(span)
+        if not span.is_recording():
+            claim.refused = None, _Place(span, trace.set_span_in_context(span, contexts.Context()))
+        span.end()
+        if len(self._claims) > _REMEMBERED:
+            del self._claims[next(iter(self._claims))]
+
+    def _settle(self, runs: Sequence[Run]) -> None:
+        by_queue: dict[str, list[Run]] = defaultdict(list)
+        for run in runs:
+            by_queue[run.job.entrypoint].append(run)
+        for queue, some in by_queue.items():
+            others = [run.outcome for run in some if type(run.outcome) is not Succeeded]
+            if len(others) < len(some):
+                self._processed.add(len(some) - len(others), {"queue": queue})
+            for (counter, error), count in Counter(map(self._counter, others)).items():
+                counter.add(count, {"queue": queue, "error": error} if error else {"queue": queue})
+            for run in self._spread(some):
+                self._duration.record(run.seconds * 1000, {"queue": queue})
+
+    def _counter(self, outcome: Outcome) -> tuple[metrics.Counter, str | None]:
+        """Where an outcome is counted, and because of which exception."""
         match outcome:
             case Succeeded():
-                self._processed.add(1, {"queue": queue})
+                return self._processed, None
             case Retried(traceback=record) | Failed(traceback=record) | Parked(traceback=record):
-                error = record.exception_type if record else "unknown"
-                self._failed.add(1, {"queue": queue, "error": error})
+                return self._failed, record.exception_type if record else "unknown"
             case Released():
-                self._released.add(1, {"queue": queue})
+                return self._released, None
             case Abandoned():
-                self._lost.add(1, {"queue": queue})
+                return self._lost, None
             case _:
                 assert_never(outcome)
+
+    def _spread(self, batch: Sequence[T]) -> Sequence[T]:
+        """As many of them as are timed."""
+        step = -(-len(batch) // self._timed)
+        return batch[step // 2 :: step]
 
     def gauge(
         self,
@@ -178,23 +260,68 @@ class OpenTelemetry:
 
     def traced(self, executor: Executor, worker: str) -> Executor:
         """The executor with a span around each handler, in the trace of its enqueue."""
-        return _TracedExecutor(executor, self._tracer, worker)
+        capacity = getattr(executor, "capacity", 0)
+        return _TracedExecutor(executor, self._tracer, self._claims, worker, capacity)
 
 
-@dataclass(frozen=True, slots=True)
+def _batches(jobs: Sequence[Job]) -> dict[tuple[str, UUID | None], list[Job]]:
+    """By queue and token. Most come in one piece, and tokens are slow to hash."""
+    batches: dict[tuple[str, UUID | None], list[Job]] = {}
+    queue, token, batch = "", None, []
+    for job in jobs:
+        if job.claim_token is not token or job.entrypoint != queue:
+            queue, token = job.entrypoint, job.claim_token
+            batch = batches.setdefault((queue, token), [])
+        batch.append(job)
+    return batches
+
+
+@dataclass(slots=True)
 class _TracedExecutor:
     inner: Executor
     tracer: trace.Tracer
+    claims: _Claims
     worker: str
-
-    @property
-    def capacity(self) -> int:
-        found: int = getattr(self.inner, "capacity", 0)
-        return found
+    capacity: int
+    latest: tuple[UUID | None, _Claim | None] = (None, None)
+    """The claim of the last job: the next is most often of the same, and tokens hash slowly."""
 
     async def execute(self, job: Job, context: Context) -> None:
-        parent = propagate.extract(_texts(job.headers))
-        with self.tracer.start_as_current_span(
+        span, current = self._place(job)
+        token = contexts.attach(current)
+        try:
+            await self.inner.execute(job, context)
+        except BaseException as error:
+            # The message may hold what must not leave the database; its type may not.
+            told = error.__cause__ if isinstance(error, RetryRequested) else None
+            span.set_status(Status(StatusCode.ERROR, type(told or error).__name__))
+            raise
+        finally:
+            contexts.detach(token)
+            span.end()
+
+    def _place(self, job: Job) -> _Place:
+        claim = self._claim(job)
+        if claim is not None and claim.refused is not None and claim.refused[0] == job.headers:
+            return claim.refused[1]
+        parent = contexts.Context()
+        if job.headers:
+            parent = propagate.extract(_texts(job.headers), parent)
+        if claim is not None and not trace.get_current_span(parent).get_span_context().is_valid:
+            parent = trace.set_span_in_context(claim.span, parent)
+        span = self._start(job, parent)
+        place = _Place(span, trace.set_span_in_context(span, parent))
+        if claim is not None and not span.is_recording():
+            claim.refused = job.headers, place
+        return place
+
+    def _claim(self, job: Job) -> _Claim | None:
+        if self.latest[0] is not job.claim_token:
+            self.latest = job.claim_token, self.claims.get((job.entrypoint, job.claim_token))
+        return self.latest[1]
+
+    def _start(self, job: Job, parent: contexts.Context) -> Span:
+        return self.tracer.start_span(
             "queue.process",
             context=parent,
             kind=SpanKind.CONSUMER,
@@ -205,16 +332,7 @@ class _TracedExecutor:
                 # Whole tokens are capabilities: enough of it to tell leases apart.
                 "job.claim_token": str(job.claim_token)[:8],
             },
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                await self.inner.execute(job, context)
-            except BaseException as error:
-                # The message may hold what must not leave the database; its type may not.
-                told = error.__cause__ if isinstance(error, RetryRequested) else None
-                span.set_status(Status(StatusCode.ERROR, type(told or error).__name__))
-                raise
+        )
 
 
 def _texts(headers: Mapping[str, Any] | None) -> dict[str, str]:

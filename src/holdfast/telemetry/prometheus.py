@@ -13,7 +13,8 @@ from holdfast.models import Abandoned, Failed, Parked, Released, Retried, Succee
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from holdfast.models import Outcome
+    from holdfast.events import Run
+    from holdfast.models import Job, Outcome
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -47,14 +48,15 @@ class Family:
         return self.kind != "gauge"
 
 
+_CLAIMED, _LOST = "holdfast_jobs_claimed_total", "holdfast_jobs_lost_total"
 _BY_OUTCOME: dict[type[Outcome], str] = {
     Succeeded: "holdfast_jobs_succeeded_total",
     Retried: "holdfast_jobs_retried_total",
     Failed: "holdfast_jobs_failed_total",
     Parked: "holdfast_jobs_held_total",
     Released: "holdfast_jobs_released_total",
+    Abandoned: _LOST,
 }
-_CLAIMED, _LOST = "holdfast_jobs_claimed_total", "holdfast_jobs_lost_total"
 _RECOVERED, _RETIRED = "holdfast_jobs_recovered_total", "holdfast_jobs_retired_total"
 _DURATION, _WAIT = "holdfast_job_duration_seconds", "holdfast_job_wait_seconds"
 _DEPTH, _OLDEST = "holdfast_queue_depth", "holdfast_queue_oldest_age_seconds"
@@ -80,7 +82,7 @@ FAMILIES = (
     Family(_BREAKER, "gauge", "0 closed, 1 half open, 2 open.", shared=True),
 )
 _SHARED = {family.name for family in FAMILIES if family.shared}
-_PER_ENTRYPOINT = (_CLAIMED, *_BY_OUTCOME.values(), _LOST)
+_PER_ENTRYPOINT = (_CLAIMED, *_BY_OUTCOME.values())
 
 
 class Metrics:
@@ -102,13 +104,9 @@ class Metrics:
     def notify(self, event: Event) -> None:
         match event:
             case Claimed(_, jobs):
-                for job in jobs:
-                    self._counts[_CLAIMED, _of(job.entrypoint)] += 1
-                    if job.claimed_at is not None:
-                        waited = (job.claimed_at - job.execute_after).total_seconds()
-                        self._time(_WAIT, job.entrypoint, max(0.0, waited))
-            case Settled(_, job, outcome, seconds):
-                self._settled(job.entrypoint, outcome, seconds)
+                self._claim(jobs)
+            case Settled(_, runs):
+                self._settle(runs)
             case Lost(_, job):
                 self._counts[_LOST, _of(job.entrypoint)] += 1
             case Recovered(_, ids):
@@ -118,15 +116,26 @@ class Metrics:
             case _:
                 assert_never(event)
 
-    def _settled(self, entrypoint: str, outcome: Outcome, seconds: float) -> None:
-        if isinstance(outcome, Abandoned):
-            return
-        self._counts[_BY_OUTCOME[type(outcome)], _of(entrypoint)] += 1
-        self._time(_DURATION, entrypoint, seconds)
+    def _claim(self, jobs: Sequence[Job]) -> None:
+        for entrypoint, count in Counter(job.entrypoint for job in jobs).items():
+            self._counts[_CLAIMED, _of(entrypoint)] += count
+        for job in jobs:
+            if job.claimed_at is not None:
+                waited = (job.claimed_at - job.execute_after).total_seconds()
+                self._time(_WAIT, job.entrypoint, max(0.0, waited))
+
+    def _settle(self, runs: Sequence[Run]) -> None:
+        counts = Counter((_BY_OUTCOME[type(outcome)], job.entrypoint) for job, outcome, _ in runs)
+        for (name, entrypoint), count in counts.items():
+            self._counts[name, _of(entrypoint)] += count
+        for job, _, seconds in runs:
+            self._time(_DURATION, job.entrypoint, seconds)
 
     def _time(self, name: str, entrypoint: str, seconds: float) -> None:
-        empty: tuple[list[int], list[float]] = ([0] * (len(BUCKETS) + 1), [0.0])
-        buckets, total = self._times.setdefault((name, entrypoint), empty)
+        times = self._times.get((name, entrypoint))
+        if times is None:
+            times = self._times[name, entrypoint] = ([0] * (len(BUCKETS) + 1), [0.0])
+        buckets, total = times
         buckets[bisect_left(BUCKETS, seconds)] += 1
         total[0] += seconds
 

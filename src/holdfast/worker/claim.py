@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.clock import monotonic
-from holdfast.errors import DatabaseError, SchemaMissing
+from holdfast.errors import DatabaseError, PrivilegeMissing, SchemaMissing
 from holdfast.worker.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.settings import WorkerSettings
     from holdfast.worker.gate import Gate
     from holdfast.worker.hand import Hand
+    from holdfast.worker.rest import Rest
     from holdfast.worker.solo import Solo
 
 _FOREVER = 3600.0
@@ -47,6 +48,7 @@ class Claimer:
         hand: Hand,
         solo: Solo,
         *,
+        rest: Rest,
         worker: str,
         start: Callable[[Sequence[Job], float], None],
     ) -> None:
@@ -55,6 +57,7 @@ class Claimer:
         self._settings = settings
         self._hand = hand
         self._solo = solo
+        self._rest = rest
         self._worker = worker
         self._start = start
         self._hinted = False
@@ -62,6 +65,7 @@ class Claimer:
         self._question: asyncio.Timeout | None = None
         self.stopping = False
         self.listening = False
+        self._answered = False
         self.ticked = monotonic()
         """When a claim last got an answer: what liveness is judged by."""
 
@@ -92,6 +96,8 @@ class Claimer:
         drain = mode is QueueExecutionMode.drain
         sweep, found_nothing = False, 0
         try:
+            # A stop that was asked for before is heard first.
+            await asyncio.sleep(0)
             while not self.stopping:
                 free = await self._room()
                 jobs = await self._claim(free, sweep or self._solo.careful, backoff)
@@ -106,6 +112,7 @@ class Claimer:
                     await self._wait(drain)
         finally:
             self._silence()
+            self._rest.end()
 
     async def _claim(self, free: int, sweep: bool, backoff: Backoff) -> list[Job] | None:
         if not free:
@@ -119,12 +126,17 @@ class Claimer:
             # Stopped, and the database is silent: a lease that it may have given lapses.
             return None
         except (DatabaseError, SchemaMissing) as error:
+            # A worker that was never allowed to work will not be by waiting.
+            if isinstance(error, PrivilegeMissing) and not self._answered:
+                raise
             pause = backoff.pause("no job can be claimed", error)
             await self._hand.until(lambda: self.stopping, seconds=pause)
             return None
         backoff.reset()
+        self._answered = True
         self.ticked = monotonic()
         self._start(jobs, sent)
+        self._rest.found(len(jobs))
         return None if self._gate.probed else jobs
 
     async def _take(self, sweep: bool, wants: Sequence[Want], limit: int) -> list[Job]:
@@ -132,9 +144,10 @@ class Claimer:
 
     async def _room(self) -> int:
         """Free slots. Outcomes that wait for the database also take room, or they would pile up."""
-        # Handlers that are about to end do so now, and their slots are claimed for together.
-        await asyncio.sleep(0)
         most = self._settings.concurrency
+        if most - self._hand.running < self._settings.batch_size:
+            # Handlers that are about to end do so now, and their slots are claimed for together.
+            await asyncio.sleep(0)
 
         def roomy() -> bool:
             free = self._hand.running < most and len(self._hand) < 2 * most
@@ -156,6 +169,8 @@ class Claimer:
         if due is not None:
             pause = min(pause, due.total_seconds())
         pause = min(pause, self._gate.pause)
+        if pause > 0 and not drain:
+            pause = min(pause, await self._rest.pause())
 
         def stirred() -> bool:
             drained = drain and not len(self._hand)

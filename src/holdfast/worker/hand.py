@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from holdfast.clock import monotonic
-from holdfast.models import Cancellation, Held, Job, Outcome
+from holdfast.models import Cancellation, Held, Job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from uuid import UUID
 
     from holdfast.task import Entrypoint
     from holdfast.worker.gate import Permit
+
+_GONE = object()
 
 TRUST = 0.9
 """The part of a lease that a worker relies on: the rest is for clocks that tick differently."""
@@ -32,7 +34,8 @@ class Lease:
     seconds: float
     trusted_until: float
     cancellation: Cancellation = field(default_factory=Cancellation)
-    task: asyncio.Task[Outcome] | None = None
+    task: asyncio.Task[None] | None = None
+    """While its handler runs; the task may run others before and after."""
     began: float = 0.0
     seconds_run: float = 0.0
     settle_by: float | None = None
@@ -66,7 +69,7 @@ class Hand:
     """All leases of a worker. Changed by its event loop, read by the renewing thread."""
 
     def __init__(self) -> None:
-        self._leases: dict[Held, Lease] = {}
+        self._leases: dict[Lease, object] = {}
         self._of_claim: Counter[UUID] = Counter()
         self.ended_claims: list[UUID] = []
         """Claims all of whose leases are over, to be forgotten."""
@@ -86,14 +89,14 @@ class Hand:
         return len(self._leases) + len(self.untold)
 
     def __contains__(self, lease: Lease) -> bool:
-        return lease.held in self._leases
+        return lease in self._leases
 
     def snapshot(self) -> list[Lease]:
-        return list(self._leases.values())
+        return list(self._leases)
 
-    def add(self, lease: Lease) -> None:
-        self._leases[lease.held] = lease
-        self._of_claim[lease.held.token] += 1
+    def add(self, leases: Sequence[Lease]) -> None:
+        self._leases.update(dict.fromkeys(leases))
+        self._of_claim.update([lease.held.token for lease in leases])
 
     def started(self) -> None:
         self.running += 1
@@ -115,7 +118,7 @@ class Hand:
     def excuse(self, seconds: float) -> None:
         """The event loop stood still for so long: outcomes could not even be tried."""
         self.standing_still = False
-        for lease in self._leases.values():
+        for lease in self._leases:
             if lease.settle_by is not None:
                 lease.settle_by += seconds
 
@@ -123,22 +126,27 @@ class Hand:
         self.running -= 1
         self.changed.set()
 
-    def drop(self, lease: Lease, *, lapses: bool = False) -> None:
-        """The lease is over; a claim whose leases are all over is to be forgotten.
+    def drop(self, leases: Iterable[Lease], *, lapse: bool = False) -> None:
+        """The leases are over; a claim whose leases are all over is to be forgotten.
 
         One with a lease that lapses is not: the sweep finds the job by it.
         """
-        if self._leases.pop(lease.held, None) is None:
-            return
-        if not lapses:
-            self._of_claim[lease.held.token] -= 1
-        if not self._of_claim[lease.held.token]:
-            del self._of_claim[lease.held.token]
-            self.ended_claims.append(lease.held.token)
-        self.freed_limit = self.freed_limit or lease.entrypoint.concurrency_limit > 0
-        if lease.permit is not None:
-            self.untold.append(lease)
+        over = [lease for lease in leases if self._leases.pop(lease, _GONE) is not _GONE]
+        for lease in over:
+            if lease.entrypoint.concurrency_limit:
+                self.freed_limit = True
+            if lease.permit is not None:
+                self.untold.append(lease)
+        if not lapse:
+            self._count_down(Counter([lease.held.token for lease in over]))
         self.changed.set()
+
+    def _count_down(self, over: Counter[UUID]) -> None:
+        for token, count in over.items():
+            self._of_claim[token] -= count
+            if not self._of_claim[token]:
+                del self._of_claim[token]
+                self.ended_claims.append(token)
 
     def told(self, leases: Sequence[Lease]) -> None:
         """Their breakers have heard, or never will."""

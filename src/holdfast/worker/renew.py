@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from holdfast.clock import monotonic
 from holdfast.errors import DatabaseError
+from holdfast.worker.hand import TRUST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from holdfast.models import WorkerInfo
     from holdfast.ports import Store
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast.worker")
 
 _RETRY = 0.2
-_SHORTEST_PATIENCE = 0.02
 _LAST_WORD = 0.3
 """Seconds in which the thread should end when it is told to."""
 
@@ -43,6 +43,8 @@ class Renewer:
     ) -> None:
         self._hand = hand
         self._interval = shortest / 3
+        # Several times in the part of a lease that is not trusted: handlers need some of it to end.
+        self._look_every = shortest * (1 - TRUST) / 3
         self._info = info
         self._on_lost = on_lost
         self._on_untrusted = on_untrusted
@@ -52,16 +54,17 @@ class Renewer:
     async def run(self, connect: Callable[[], Store]) -> None:
         """Until cancelled."""
         store = connect()
+        watching = asyncio.get_running_loop().create_task(self._watch())
         try:
             while True:
                 began = monotonic()
                 renewed = await self._renew(store)
-                self._distrust()
                 if renewed is None:
                     store = self._replace(store, connect)
                 pause = self._interval if renewed else min(_RETRY, self._interval)
                 await asyncio.sleep(max(0.0, pause - (monotonic() - began)))
         finally:
+            watching.cancel()
             await store.close()
 
     async def _renew(self, store: Store) -> bool | None:
@@ -71,7 +74,8 @@ class Renewer:
         leases = [lease for lease in self._hand.snapshot() if everything or lease.to_be_renewed]
         sent = monotonic()
         try:
-            async with asyncio.timeout(self._patience(leases)):
+            # A late reply is as bad as none: the next try is due.
+            async with asyncio.timeout(max(self._interval, _RETRY)):
                 owned = await store.leases.renew([lease.held for lease in leases])
                 for lease in leases:
                     if lease.held in owned:
@@ -85,15 +89,16 @@ class Renewer:
             return None if isinstance(error, TimeoutError) else False
         return True
 
-    def _patience(self, leases: Sequence[Lease]) -> float:
-        """A late reply is as bad as none: the next try is due, or a handler must be stopped."""
-        now = monotonic()
-        trusted = [lease.trusted_until - now for lease in leases if lease.trusted]
-        return max(_SHORTEST_PATIENCE, min([max(self._interval, _RETRY), *trusted]))
+    async def _watch(self) -> None:
+        """Beside the renewals, since one that hangs must not put this off."""
+        while True:
+            self._distrust()
+            await asyncio.sleep(self._look_every)
 
     def _distrust(self) -> None:
         for lease in self._hand.snapshot():
-            if not lease.trusted:
+            # Once: a handler that is cleaning up is not to be interrupted again and again.
+            if not lease.trusted and not lease.cancellation.cancel_called:
                 self._home.call_soon_threadsafe(self._on_untrusted, lease)
 
     def _replace(self, store: Store, connect: Callable[[], Store]) -> Store:

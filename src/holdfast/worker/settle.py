@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict, deque
-from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from holdfast.clock import monotonic
 from holdfast.errors import ConnectionFailed, ConnectionLost, DatabaseError
-from holdfast.events import Lost, Observers, Retired, Settled
+from holdfast.events import Lost, Observers, Retired, Run, Settled
 from holdfast.lifecycle import RETIRE_LAST_RETRY, TRANSITIONS, Transition, Verb
 from holdfast.models import (
     Abandoned,
@@ -159,6 +158,9 @@ class Settler:
                 raise
             await self._change_one_by_one(transition, endings, error)
             return
+        if len(moved) == len(endings):
+            self._settled([ending for ending, _ in endings])
+            return
         self._settled([ending for ending, _ in endings if ending[0].held in moved])
         self._lost([ending for ending, _ in endings if ending[0].held not in moved])
 
@@ -184,7 +186,7 @@ class Settler:
             return
         [(ending, change)] = endings
         logger.error("the outcome of job %s was refused: %s", change.id, error)
-        bare = replace(change, error=_UNSTORED, reason=_UNSTORED, traceback=None)
+        bare = change._replace(error=_UNSTORED, reason=_UNSTORED, traceback=None)
         try:
             moved = await self._move(transition, [bare])
         except DatabaseError as again:
@@ -197,12 +199,13 @@ class Settler:
             (self._settled if moved else self._lost)([ending])
 
     def _settled(self, endings: Sequence[Ending]) -> None:
-        for lease, outcome in endings:
-            self._hand.drop(lease)
+        self._hand.drop(lease for lease, _ in endings)
+        for _, outcome in endings:
             if isinstance(outcome, Retried):
                 self._on_put_off(outcome.delay)
-            if self._observers:
-                self._observers.notify(Settled(self._worker, lease.job, outcome, lease.seconds_run))
+        if endings and self._observers:
+            runs = [Run(lease.job, outcome, lease.seconds_run) for lease, outcome in endings]
+            self._observers.notify(Settled(self._worker, runs))
 
     def _retired(self, leases: Collection[Held]) -> None:
         if leases and self._observers:
@@ -212,7 +215,7 @@ class Settler:
     def _lost(self, endings: Sequence[Ending], *, lapses: bool = False) -> None:
         for lease, outcome in endings:
             lease.verdict = None
-            self._hand.drop(lease, lapses=lapses)
+            self._hand.drop([lease], lapse=lapses)
             if self._in_doubt:
                 logger.info("job %s was settled already, or its lease is lost", lease.job.id)
             else:

@@ -14,11 +14,10 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import monotonic
-from holdfast.errors import DatabaseError, InvalidInput
+from holdfast.errors import DatabaseError, InvalidInput, PrivilegeMissing
 from holdfast.events import Claimed, Observers, Retired
 from holdfast.lifecycle import RETIRE_UNCLAIMABLE
 from holdfast.models import (
-    CANCELED,
     LEASE_LOST,
     SHUTDOWN,
     UNTRUSTED,
@@ -32,12 +31,15 @@ from holdfast.models import (
 )
 from holdfast.settings import WorkerSettings
 from holdfast.worker.backoff import Backoff
+from holdfast.worker.canceled import Cancellations
 from holdfast.worker.claim import Claimer, QueueExecutionMode
 from holdfast.worker.gate import Gate
 from holdfast.worker.hand import TRUST, Hand, Lease
 from holdfast.worker.lag import LagWatch
 from holdfast.worker.renew import Renewer, RenewingThread
+from holdfast.worker.rest import Rest
 from holdfast.worker.run import run
+from holdfast.worker.runners import Runners
 from holdfast.worker.settle import Settler
 from holdfast.worker.solo import Solo
 from holdfast.worker.sweep import Sweeper
@@ -90,6 +92,7 @@ class QueueManager:
         self._gate: Gate
         self._claimer: Claimer
         self._settler: Settler
+        self._cancellations: Cancellations
         self._solo: Solo
         self._turns: Turns
 
@@ -147,6 +150,7 @@ class QueueManager:
         self, forks: Mapping[str, Store], wants: Sequence[Want], mode: QueueExecutionMode
     ) -> None:
         self._prepare(forks, wants)
+        await self._introduce(forks["claim"])
         async with asyncio.TaskGroup() as lasting:
             renewing = lasting.create_task(self._renew(min(w.lease for w in wants).total_seconds()))
             settling = lasting.create_task(self._settler.run())
@@ -163,9 +167,19 @@ class QueueManager:
             await asyncio.wait([settling, renewing])
             await self._say_farewell(forks["claim"])
 
+    async def _introduce(self, store: Store) -> None:
+        """Be refused now, where this user may not work, and be listed before the first job."""
+        try:
+            await store.leases.report(self._info())
+        except PrivilegeMissing:
+            raise
+        except DatabaseError as error:
+            # The renewals report as well.
+            logger.debug("the worker is not listed yet: %s", error)
+
     def _prepare(self, forks: Mapping[str, Store], wants: Sequence[Want]) -> None:
         self._hand = hand = Hand()
-        self._turns = Turns(self._launch)
+        self._turns = Turns(Runners(partial(run, resources=self._resources), self._end).start)
         self._solo = Solo(hand, self._begin, self._hand_back)
         self._gate = gate = Gate(
             wants,
@@ -180,9 +194,11 @@ class QueueManager:
             self._settings,
             hand,
             self._solo,
+            rest=Rest(forks["listen"].wakeups),
             worker=self.id,
             start=self._start,
         )
+        self._cancellations = Cancellations(forks["settle"].leases, hand)
         self._settler = Settler(
             forks["settle"].leases,
             hand,
@@ -200,6 +216,7 @@ class QueueManager:
         async with asyncio.TaskGroup() as group:
             others = [
                 group.create_task(self._listen(forks["listen"])),
+                group.create_task(self._cancellations.run()),
                 group.create_task(sweeper.run()),
                 group.create_task(self._heed_shutdown()),
             ]
@@ -211,7 +228,8 @@ class QueueManager:
     def _start(self, jobs: Sequence[Job], sent: float) -> None:
         """Put claimed jobs to work."""
         if jobs and self._observers:
-            self._observers.notify(Claimed(self.id, [job for job in jobs if job.claim_token]))
+            leased = [job for job in jobs if job.claim_token]
+            self._observers.notify(Claimed(self.id, leased, monotonic() - sent))
         leases = []
         for job in jobs:
             if job.claim_token is None:
@@ -224,8 +242,8 @@ class QueueManager:
             held = Held(job.id, job.claim_token, job.queue)
             lease = Lease(job, held, entrypoint, seconds, sent + seconds * TRUST)
             lease.permit = self._gate.permit(job.entrypoint)
-            self._hand.add(lease)
             leases.append(lease)
+        self._hand.add(leases)
         if self._claimer.stopping:
             self._give_back(leases)
         else:
@@ -235,13 +253,7 @@ class QueueManager:
         self._hand.started()
         self._turns.begin(lease)
 
-    def _launch(self, lease: Lease) -> None:
-        lease.task = asyncio.get_running_loop().create_task(run(lease, self._resources))
-        lease.task.add_done_callback(partial(self._end, lease))
-
-    def _end(self, lease: Lease, task: asyncio.Task[Outcome]) -> None:
-        # A task that was cancelled before its first step never came to run().
-        outcome = _NOT_STARTED if task.cancelled() else task.result()
+    def _end(self, lease: Lease, outcome: Outcome) -> None:
         self._settler.put(lease, outcome)
         self._turns.ended(lease)
         self._hand.finished()
@@ -280,10 +292,7 @@ class QueueManager:
             lease.stop(UNTRUSTED)
 
     def _canceled(self, job_id: JobId) -> None:
-        for lease in self._hand.snapshot():
-            # A row of a user's table may have the same id.
-            if lease.held.queue == "" and lease.job.id == job_id:
-                lease.stop(CANCELED)
+        self._cancellations.hear(job_id)
 
     def _info(self) -> WorkerInfo:
         unset = datetime.now(UTC)

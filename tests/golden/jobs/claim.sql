@@ -11,10 +11,10 @@ lane as materialized (
     ) as l(entrypoint, floor, floor_id, share, max_attempts)
 ),
 due as materialized (
-    select c.id, c.spent
+    select c.id, c.place, c.spent
     from lane l
     cross join lateral (
-        select j.id, j.attempts >= coalesce(j.max_attempts, l.max_attempts, 2147483647) as spent
+        select j.id, j.ctid as place, j.attempts >= coalesce(j.max_attempts, l.max_attempts, 2147483647) as spent
         from "holdfast" j
         where j.held_at is null
           and j.entrypoint = l.entrypoint
@@ -31,25 +31,25 @@ picked as (
     update "holdfast" j
     set status = 'picked'::"holdfast_status", claim_token = $9::uuid, claimed_by = $10::text, claimed_at = clock.now, heartbeat = clock.now, lease = ($11::interval[])[array_position($3::text[], j.entrypoint)], updated = clock.now
     from clock
-    where j.id = any(array(select id from due where not spent))
-    returning j.id, j.entrypoint, j.payload, j.priority, j.status, j.execute_after, j.attempts, j.recoveries, j.max_attempts, j.max_recoveries, j.dedupe_key, j.headers, j.created, j.updated, j.heartbeat, j.claim_token, j.claimed_by, j.claimed_at, j.lease, j.last_error, j.last_error_at, j.held_at
+    where j.ctid = any(array(select place from due where not spent))
+    returning j.id, j.entrypoint, j.payload, j.priority, j.execute_after, j.attempts, j.recoveries, j.max_attempts, j.max_recoveries, j.dedupe_key, j.headers, j.created, j.updated, j.last_error, j.last_error_at, j.held_at
 ),
 retired as (
     update "holdfast" j
     set status = 'failed'::"holdfast_status", held_at = clock.now, updated = clock.now
     from clock
-    where j.id = any(array(select id from due where spent))
-    returning j.id, j.entrypoint, j.payload, j.priority, j.status, j.execute_after, j.attempts, j.recoveries, j.max_attempts, j.max_recoveries, j.dedupe_key, j.headers, j.created, j.updated, j.heartbeat, j.claim_token, j.claimed_by, j.claimed_at, j.lease, j.last_error, j.last_error_at, j.held_at
+    where j.ctid = any(array(select place from due where spent))
+    returning j.id, j.entrypoint, j.payload, j.priority, j.execute_after, j.attempts, j.recoveries, j.max_attempts, j.max_recoveries, j.dedupe_key, j.headers, j.created, j.updated, j.last_error, j.last_error_at, j.held_at
 ),
 retired_log as (
     insert into "holdfast_log" (job_id, status, entrypoint, priority, attempt, recoveries, reason, created)
-    select id, status, entrypoint, priority, attempts, recoveries, 'max_attempts', updated
+    select id, 'failed'::"holdfast_status", entrypoint, priority, attempts, recoveries, 'max_attempts', updated
     from retired
 ),
 leased as (
     insert into "holdfast_leases" (token, worker, entrypoint, claimed_at, lease, ids)
     select $9::uuid, $10::text, $12::text, clock.now, $13::interval, taken.ids
-    from clock, (select array_agg(id) as ids from due where not spent) taken
+    from clock, (select array_agg(id) as ids from picked) taken
     where taken.ids is not null
 )
 select * from picked

@@ -1,4 +1,4 @@
--- enqueue:skip($1 now, $2 entrypoints, $3 payloads, $4 priorities, $5 instants, $6 delays, $7 dedupe_keys, $8 headers, $9 max_attempts, $10 max_recoveries, $11 channel, $12 soon)
+-- enqueue:skip($1 now, $2 entrypoint, $3 entrypoints, $4 payloads, $5 priorities, $6 instants, $7 delays, $8 dedupe_keys, $9 headers, $10 max_attempts, $11 max_recoveries, $12 key, $13 channel, $14 soon)
 with clock as materialized (
     select coalesce($1::timestamptz, clock_timestamp()) as now
 ),
@@ -7,26 +7,40 @@ new as (
         entrypoint, payload, priority, execute_after, dedupe_key, headers,
         max_attempts, max_recoveries, created, updated
     )
-    select i.entrypoint, i.payload, i.priority,
-           coalesce(i.instant, clock.now + coalesce(i.delay, interval '0')),
-           i.dedupe_key, i.headers::jsonb, i.max_attempts, i.max_recoveries, clock.now, clock.now
+    select coalesce(i.entrypoint, $2::text), i.payload, coalesce(i.priority, 0),
+           coalesce(i.instant, (select now from clock) + coalesce(i.delay, interval '0')),
+           i.dedupe_key, i.headers::jsonb, i.max_attempts, i.max_recoveries,
+           (select now from clock), (select now from clock)
     from unnest(
-        $2::text[], $3::bytea[], $4::integer[],
-        $5::timestamptz[], $6::interval[], $7::text[], $8::text[],
-        $9::integer[], $10::integer[]
-    ) with ordinality as i(
+        $3::text[], $4::bytea[], $5::integer[],
+        $6::timestamptz[], $7::interval[], $8::text[], $9::text[],
+        $10::integer[], $11::integer[]
+    ) as i(
         entrypoint, payload, priority, instant, delay, dedupe_key, headers,
-        max_attempts, max_recoveries, n
-    ), clock
-    order by i.n
+        max_attempts, max_recoveries
+    )
     on conflict (dedupe_key) where held_at is null and dedupe_key is not null do nothing
     returning id, dedupe_key, execute_after
 ),
+reply as (
+    select array_agg(id) as ids, nullif(array(select k from unnest($8::text[]) as k where k is not null except select dedupe_key from new), '{}') as skipped from new
+),
+keyed as (
+    insert into "holdfast_enqueues" (key, created, ids, skipped)
+    select $12::uuid, clock.now, reply.ids, reply.skipped
+    from reply, clock
+    where $12::uuid is not null
+),
 told as (
-    select pg_notify($11::text, '')
-    where $11::text is not null
-      and exists (
-          select from new, clock where new.execute_after <= clock.now + $12::interval
-      )
+    select pg_notify($13::text, '')
+    where case
+        when $13::text is null then false
+        when not exists (
+            select from new, clock where new.execute_after <= clock.now + $14::interval
+        ) then false
+        when pg_try_advisory_lock(hashtextextended('listeners of ' || $13::text, 0))
+        then not pg_advisory_unlock(hashtextextended('listeners of ' || $13::text, 0))
+        else true
+    end
 )
-select id, dedupe_key from new where (select count(*) from told) >= 0 order by id
+select ids, skipped from reply where (select count(*) from told) >= 0

@@ -1,18 +1,18 @@
--- hold($1 now, $2 ids, $3 tokens, $4 errors, $5 reasons, $6 tracebacks, $7 channel)
+-- hold($1 now, $2 held_ids, $3 tokens, $4 owners, $5 errors, $6 reasons, $7 tracebacks, $8 channel)
 with clock as materialized (
     select coalesce($1::timestamptz, clock_timestamp()) as now
 ),
 before as materialized (
     select j.id, j.entrypoint, j.priority, j.attempts, j.recoveries, j.claimed_by, j.claimed_at,
-           width_bucket(j.id, $2::bigint[]) as n
+           width_bucket(j.id, cast((select $2::text::bigint[]) as bigint[])) as n
     from "holdfast" j
-    where j.id = any($2::bigint[]) and j.claim_token = ($3::uuid[])[width_bucket(j.id, $2::bigint[])]
+    where j.id = any(cast((select $2::text::bigint[]) as bigint[])) and j.claim_token = ($3::uuid[])[(cast((select $4::text::integer[]) as integer[]))[width_bucket(j.id, cast((select $2::text::bigint[]) as bigint[]))]]
     order by j.id
     for update of j
 ),
 changed as (
     update "holdfast" j
-    set status = 'failed'::"holdfast_status", last_error = ($4::text[])[width_bucket(j.id, $2::bigint[])], last_error_at = clock.now, claim_token = null, claimed_by = null, claimed_at = null, heartbeat = null, lease = null, held_at = clock.now, updated = clock.now
+    set status = 'failed'::"holdfast_status", last_error = ($5::text[])[width_bucket(j.id, cast((select $2::text::bigint[]) as bigint[]))], last_error_at = clock.now, claim_token = null, claimed_by = null, claimed_at = null, heartbeat = null, lease = null, held_at = clock.now, updated = clock.now
     from clock
     where j.id = any(array(select id from before))
     returning j.status, j.execute_after <= clock.now as due
@@ -23,13 +23,13 @@ logged as (
         claimed_by, claimed_at, reason, traceback, created
     )
     select b.id, 'failed'::"holdfast_status", b.entrypoint, b.priority, b.attempts, b.recoveries, b.claimed_by,
-           b.claimed_at, coalesce(($5::text[])[b.n], null::text),
-           ($6::text[])[b.n]::jsonb, clock.now
+           b.claimed_at, coalesce(($6::text[])[b.n], null::text),
+           ($7::text[])[b.n]::jsonb, clock.now
     from before b, clock
     returning job_id
 ),
 told as (
-    select pg_notify($7::text, '')
+    select pg_notify($8::text, '')
     where exists (select from changed where due and status = 'queued'::"holdfast_status")
 )
-select job_id from logged where (select count(*) from told) >= 0
+select array(select job_id from logged) from (select count(*) from told) as told

@@ -1,12 +1,12 @@
--- release($1 now, $2 ids, $3 tokens, $4 reasons, $5 tracebacks, $6 channel)
+-- release($1 now, $2 held_ids, $3 tokens, $4 owners, $5 reasons, $6 tracebacks, $7 channel)
 with clock as materialized (
     select coalesce($1::timestamptz, clock_timestamp()) as now
 ),
 before as materialized (
     select j.id, j.entrypoint, j.priority, j.attempts, j.recoveries, j.claimed_by, j.claimed_at,
-           width_bucket(j.id, $2::bigint[]) as n
+           width_bucket(j.id, cast((select $2::text::bigint[]) as bigint[])) as n
     from "holdfast" j
-    where j.id = any($2::bigint[]) and j.claim_token = ($3::uuid[])[width_bucket(j.id, $2::bigint[])]
+    where j.id = any(cast((select $2::text::bigint[]) as bigint[])) and j.claim_token = ($3::uuid[])[(cast((select $4::text::integer[]) as integer[]))[width_bucket(j.id, cast((select $2::text::bigint[]) as bigint[]))]]
     order by j.id
     for update of j
 ),
@@ -23,13 +23,13 @@ logged as (
         claimed_by, claimed_at, reason, traceback, created
     )
     select b.id, 'queued'::"holdfast_status", b.entrypoint, b.priority, b.attempts, b.recoveries, b.claimed_by,
-           b.claimed_at, coalesce(($4::text[])[b.n], null::text),
-           ($5::text[])[b.n]::jsonb, clock.now
+           b.claimed_at, coalesce(($5::text[])[b.n], null::text),
+           ($6::text[])[b.n]::jsonb, clock.now
     from before b, clock
     returning job_id
 ),
 told as (
-    select pg_notify($6::text, '')
+    select pg_notify($7::text, '')
     where exists (select from changed where due and status = 'queued'::"holdfast_status")
 )
-select job_id from logged where (select count(*) from told) >= 0
+select array(select job_id from logged) from (select count(*) from told) as told

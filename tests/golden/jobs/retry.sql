@@ -1,18 +1,18 @@
--- retry($1 now, $2 ids, $3 tokens, $4 max_attempts, $5 delays, $6 errors, $7 reasons, $8 tracebacks, $9 channel)
+-- retry($1 now, $2 held_ids, $3 tokens, $4 owners, $5 max_attempts, $6 delays, $7 errors, $8 reasons, $9 tracebacks, $10 channel)
 with clock as materialized (
     select coalesce($1::timestamptz, clock_timestamp()) as now
 ),
 before as materialized (
     select j.id, j.entrypoint, j.priority, j.attempts, j.recoveries, j.claimed_by, j.claimed_at,
-           width_bucket(j.id, $2::bigint[]) as n
+           width_bucket(j.id, cast((select $2::text::bigint[]) as bigint[])) as n
     from "holdfast" j
-    where j.id = any($2::bigint[]) and j.claim_token = ($3::uuid[])[width_bucket(j.id, $2::bigint[])] and j.attempts + 1 < coalesce(j.max_attempts, ($4::integer[])[width_bucket(j.id, $2::bigint[])], 2147483647)
+    where j.id = any(cast((select $2::text::bigint[]) as bigint[])) and j.claim_token = ($3::uuid[])[(cast((select $4::text::integer[]) as integer[]))[width_bucket(j.id, cast((select $2::text::bigint[]) as bigint[]))]] and j.attempts + 1 < coalesce(j.max_attempts, ($5::integer[])[width_bucket(j.id, cast((select $2::text::bigint[]) as bigint[]))], 2147483647)
     order by j.id
     for update of j
 ),
 changed as (
     update "holdfast" j
-    set status = 'queued'::"holdfast_status", attempts = j.attempts + 1, execute_after = clock.now + coalesce(($5::interval[])[width_bucket(j.id, $2::bigint[])], interval '0'), last_error = ($6::text[])[width_bucket(j.id, $2::bigint[])], last_error_at = clock.now, claim_token = null, claimed_by = null, claimed_at = null, heartbeat = null, lease = null, updated = clock.now
+    set status = 'queued'::"holdfast_status", attempts = j.attempts + 1, execute_after = clock.now + coalesce(($6::interval[])[width_bucket(j.id, cast((select $2::text::bigint[]) as bigint[]))], interval '0'), last_error = ($7::text[])[width_bucket(j.id, cast((select $2::text::bigint[]) as bigint[]))], last_error_at = clock.now, claim_token = null, claimed_by = null, claimed_at = null, heartbeat = null, lease = null, updated = clock.now
     from clock
     where j.id = any(array(select id from before))
     returning j.status, j.execute_after <= clock.now as due
@@ -23,13 +23,13 @@ logged as (
         claimed_by, claimed_at, reason, traceback, created
     )
     select b.id, 'queued'::"holdfast_status", b.entrypoint, b.priority, b.attempts, b.recoveries, b.claimed_by,
-           b.claimed_at, coalesce(($7::text[])[b.n], null::text),
-           ($8::text[])[b.n]::jsonb, clock.now
+           b.claimed_at, coalesce(($8::text[])[b.n], null::text),
+           ($9::text[])[b.n]::jsonb, clock.now
     from before b, clock
     returning job_id
 ),
 told as (
-    select pg_notify($9::text, '')
+    select pg_notify($10::text, '')
     where exists (select from changed where due and status = 'queued'::"holdfast_status")
 )
-select job_id from logged where (select count(*) from told) >= 0
+select array(select job_id from logged) from (select count(*) from told) as told

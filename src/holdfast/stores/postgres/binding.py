@@ -35,6 +35,29 @@ JOB_COLUMNS = (
 )
 """The fields of models.Job, in its order."""
 
+CLAIMED_COLUMNS = (
+    "id",
+    "entrypoint",
+    "payload",
+    "priority",
+    "execute_after",
+    "attempts",
+    "recoveries",
+    "max_attempts",
+    "max_recoveries",
+    "dedupe_key",
+    "headers",
+    "created",
+    "updated",
+    "last_error",
+    "last_error_at",
+    "held_at",
+)
+"""Of a job that a claim gives back; the rest is what the claim itself has written."""
+
+HIDDEN_COLUMNS = {"payload": "bytea", "headers": "jsonb"}
+"""What a job carries for its handler: a reader need not see it. With the types."""
+
 LOG_COLUMNS = (
     "id",
     "job_id",
@@ -93,7 +116,7 @@ class Binding:
         """What the templates call the tables."""
         suffixes = (
             *("log", "leases", "statistics", "counted", "schedules", "workers", "breakers"),
-            "status",
+            *("enqueues", "status"),
         )
         quoted = {suffix: self.names.table(f"_{suffix}") for suffix in suffixes}
         return {

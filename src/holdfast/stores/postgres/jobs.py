@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from holdfast.errors import ConnectionLost, DuplicateJobError, OutcomeUnknown
+from holdfast.clock import monotonic
+from holdfast.errors import (
+    ConnectionLost,
+    DuplicateJobError,
+    OutcomeUnknown,
+    PrivilegeMissing,
+)
 from holdfast.lifecycle import Status, Transition, Verb
 from holdfast.models import (
-    SOON,
     HeldFilter,
     Job,
     JobId,
@@ -22,6 +28,8 @@ from holdfast.models import (
     WorkerInfo,
 )
 from holdfast.stores.postgres import rows
+from holdfast.stores.postgres.gathering import Gathering
+from holdfast.stores.postgres.inserting import Inserter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +39,8 @@ if TYPE_CHECKING:
 
 _WINDOWS = (timedelta(minutes=5), timedelta(hours=2), timedelta(days=2), None)
 _REQUEUE_TRIES = 5
+_OVERTAKERS = 3
+"""How many slow enqueue statements others may pass by on further connections of a pool."""
 
 
 class PostgresJobs:
@@ -39,24 +49,30 @@ class PostgresJobs:
     def __init__(self, runner: Runner, names: Names, *, notify: bool) -> None:
         self._runner = runner
         self._channel = names.channel
-        self._notify = notify
+        self._inserter = Inserter(runner, names.channel if notify else None)
+        self._gathering: Gathering | None = None
+        self._may_count = True
+        self._sees_payloads: bool | None = None
 
     async def insert(self, jobs: Sequence[NewJob], on_conflict: OnConflict) -> list[JobId | None]:
         if not jobs:
             return []
         try:
-            found = await self._runner.run(
-                f"{Verb.ENQUEUE}:{on_conflict}",
-                channel=self._channel if self._notify else None,
-                soon=SOON,
-                **_columns(jobs),
-            )
+            if self._runner.driver.autocommits:
+                return await self._gather().insert(jobs, on_conflict)
+            return await self._inserter.insert(jobs, on_conflict, monotonic())
         except ConnectionLost as error:
             raise OutcomeUnknown(
                 f"the connection was lost while enqueuing {len(jobs)} job(s) ({error}): they may "
                 f"or may not be in the queue; enqueue with a dedupe_key to make trying again safe"
             ) from error
-        return _in_order(jobs, found)
+
+    def _gather(self) -> Gathering:
+        loop = asyncio.get_running_loop()
+        if self._gathering is None or self._gathering.loop is not loop:
+            overtakers = _OVERTAKERS if self._runner.driver.concurrent else 0
+            self._gathering = Gathering(self._inserter.insert, overtakers=overtakers)
+        return self._gathering
 
     async def requeue(
         self,
@@ -100,15 +116,14 @@ class PostgresJobs:
         return {JobId(row[0]) for row in found}
 
     async def get(self, ids: Sequence[JobId]) -> list[Job]:
-        return [rows.job(row) for row in await self._runner.run("get", ids=list(ids))]
+        return await self._see("get", ids=list(ids))
 
     async def statuses(self, ids: Sequence[JobId]) -> dict[JobId, Status]:
         found = await self._runner.run("statuses", ids=list(ids))
         return {JobId(row[0]): rows.status(row[1]) for row in found}
 
     async def list_held(self, limit: int, among: HeldFilter) -> list[Job]:
-        found = await self._runner.run("list_held", limit=limit, **asdict(among))
-        return [rows.job(row) for row in found]
+        return await self._see("list_held", limit=limit, **asdict(among))
 
     async def edit(
         self, job_id: JobId, payload: bytes | None, *, actor: str | None, reason: str | None
@@ -120,7 +135,7 @@ class PostgresJobs:
         )
 
     async def list_running(self, limit: int) -> list[Job]:
-        return [rows.job(row) for row in await self._runner.run("list_running", limit=limit)]
+        return await self._see("list_running", limit=limit)
 
     async def oldest(self) -> dict[str, datetime]:
         return {row[0]: row[1] for row in await self._runner.run("oldest")}
@@ -128,8 +143,17 @@ class PostgresJobs:
     async def browse(
         self, *, status: Status | None, entrypoint: str | None, limit: int
     ) -> list[Job]:
-        found = await self._runner.run("browse", status=status, entrypoint=entrypoint, limit=limit)
-        return [rows.job(row) for row in found]
+        return await self._see("browse", status=status, entrypoint=entrypoint, limit=limit)
+
+    async def _see(self, statement: str, **values: object) -> list[Job]:
+        """Jobs, for some without what they carry."""
+        name = statement if await self.sees_payloads() else f"{statement}:hidden"
+        return [rows.job(row) for row in await self._runner.run(name, **values)]
+
+    async def sees_payloads(self) -> bool:
+        if self._sees_payloads is None:
+            [[self._sees_payloads]] = await self._runner.run("sees_payloads")
+        return bool(self._sees_payloads)
 
     async def size(self, entrypoints: Sequence[str] | None) -> list[QueueSize]:
         wanted = None if entrypoints is None else list(entrypoints)
@@ -158,7 +182,16 @@ class PostgresJobs:
         return [rows.log_entry(row) for row in found]
 
     async def aggregate(self) -> int:
-        [[counted]] = await self._runner.run("aggregate")
+        """For whoever may only read, the counts are as new as a worker's last look."""
+        if not self._may_count:
+            return 0
+        try:
+            # In a caller's transaction this is a savepoint, which a refusal needs.
+            async with self._runner.driver.transaction() as tx:
+                [[counted]] = await self._runner.over(tx).run("aggregate")
+        except PrivilegeMissing:
+            self._may_count = False
+            return 0
         return int(counted)
 
     async def statistics(self, *, since: timedelta | None, limit: int) -> list[Statistic]:
@@ -184,32 +217,6 @@ def _windows(since: timedelta | None) -> tuple[timedelta | None, ...]:
     if since is None:
         return _WINDOWS
     return (*(window for window in _WINDOWS if window is not None and window < since), since)
-
-
-def _columns(jobs: Sequence[NewJob]) -> dict[str, object]:
-    after = [job.execute_after for job in jobs]
-    return {
-        "entrypoints": [job.entrypoint for job in jobs],
-        "payloads": [job.payload for job in jobs],
-        "priorities": [job.priority for job in jobs],
-        "instants": [value if isinstance(value, datetime) else None for value in after],
-        "delays": [value if isinstance(value, timedelta) else None for value in after],
-        "dedupe_keys": [job.dedupe_key for job in jobs],
-        "headers": [rows.headers(job.headers) for job in jobs],
-        "max_attempts": [job.max_attempts for job in jobs],
-        "max_recoveries": [job.max_recoveries for job in jobs],
-    }
-
-
-def _in_order(jobs: Sequence[NewJob], found: Sequence[rows.Row]) -> list[JobId | None]:
-    """Ids rise in the order given; only jobs with a key can have been skipped."""
-    if len(found) == len(jobs):
-        return [JobId(row[0]) for row in found]
-    keyed = {row[1]: JobId(row[0]) for row in found if row[1] is not None}
-    plain = iter([JobId(row[0]) for row in found if row[1] is None])
-    return [
-        next(plain) if job.dedupe_key is None else keyed.pop(job.dedupe_key, None) for job in jobs
-    ]
 
 
 def _requeue_outcome(*, held: bool, free: bool) -> Requeued:

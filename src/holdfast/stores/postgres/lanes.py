@@ -18,7 +18,7 @@ from holdfast.clock import monotonic
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from holdfast.models import JobId, Want
+    from holdfast.models import Job, Want
 
 _BOTTOM = datetime(1, 1, 1, tzinfo=UTC)
 _SHARE_OF_TIME = 20
@@ -39,11 +39,11 @@ class Lane:
     floor_id: int = 0
     dry: bool = False
 
-    def took(self, keys: Sequence[tuple[datetime, JobId]], share: int) -> None:
+    def took(self, last: Job | None, count: int, share: int) -> None:
         """Remember how far a claim came; fewer rows than asked for means there are no more."""
-        if keys:
-            self.floor, self.floor_id = max(keys)
-        self.dry = len(keys) < share
+        if last is not None:
+            self.floor, self.floor_id = last.execute_after, last.id
+        self.dry = count < share
 
 
 class Lanes:
@@ -99,9 +99,10 @@ class Lanes:
     def may_sweep(self) -> bool:
         return monotonic() >= self._sweep_allowed
 
-    def overdue(self) -> bool:
+    def sweep_due(self) -> bool:
         """While lanes never come back empty, a higher priority would come up unseen."""
-        return monotonic() >= self._sweep_overdue
+        now = monotonic()
+        return now >= self._sweep_overdue or (self.put_off and now >= self._sweep_allowed)
 
     def swept(self, seconds: float) -> None:
         """Sweeps take at most a twentieth of the time, however many dead rows they walk.

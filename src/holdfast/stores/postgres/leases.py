@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections import Counter
+from datetime import timedelta
+from operator import attrgetter
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID, uuid4
 
 from holdfast.clock import monotonic
+from holdfast.errors import DatabaseError
 from holdfast.lifecycle import TRANSITIONS, Transition, Verb
 from holdfast.models import Change, Held, Job, JobId, Recovery, Want, WorkerInfo
 from holdfast.stores.postgres import rows
@@ -14,13 +17,28 @@ from holdfast.stores.postgres.lanes import Lane, Lanes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from datetime import datetime, timedelta
 
     from holdfast.settings import Names
     from holdfast.stores.postgres.runner import Runner
 
 _DEFAULT_MAX_RECOVERIES = 3
 _LOST_REPLY = "claim reply lost"
+
+_LOCK = """
+select set_config('lock_timeout', $2, true),
+       set_config('idle_in_transaction_session_timeout', '5s', true),
+       pg_advisory_xact_lock(hashtextextended($1, 0))
+"""
+"""A worker that is frozen while it has the lock loses it, and who waits goes on without it."""
+
+_LOCK_NOT_AVAILABLE = "55P03"
+_MILLISECOND = timedelta(milliseconds=1)
+
+L = TypeVar("L", Held, Change)
+_ID = attrgetter("id")
+_ENTRYPOINT = attrgetter("entrypoint")
+_PRIORITY = attrgetter("priority")
+_IN_LANE = attrgetter("execute_after", "id")
 
 
 class PostgresLeases:
@@ -31,33 +49,37 @@ class PostgresLeases:
         self._names = names
         self._lanes = Lanes()
         self._doubtful: list[UUID] = []
+        self._contended = False
+        """The lock of a limit could not be had in time."""
 
     async def claim(
         self, wants: Sequence[Want], *, limit: int, worker: str, sweep: bool = False
     ) -> list[Job]:
         if self._doubtful:
             await self._hand_back_doubtful()
-        swept = False
+        swept = self._contended = False
         jobs: list[Job] = []
         began = monotonic()
-        if sweep or not self._lanes.knows(wants) or self._lanes.overdue():
+        if sweep or not self._lanes.knows(wants) or self._lanes.sweep_due():
             await self._sweep(wants)
             swept = True
         else:
             self._lanes.reopen()
         jobs += await self._take(limit, worker)
-        if len(jobs) < limit and not swept and self._lanes.may_sweep():
+        # What was found begins at once: the look everywhere comes right after, with the next claim.
+        if not jobs and not swept and self._lanes.may_sweep():
             began = monotonic()
             await self._sweep(wants)
             swept = True
             jobs += await self._take(limit - len(jobs), worker)
         if swept:
             self._lanes.swept(monotonic() - began)
-        elif len(jobs) < limit:
+        if self._contended or (len(jobs) < limit and not swept):
             self._lanes.put_off = True
         # Only now: had a later statement failed, the jobs of the earlier ones would be nobody's.
         self._doubtful.clear()
-        jobs.sort(key=lambda job: (-job.priority, job.execute_after, job.id))
+        jobs.sort(key=_IN_LANE)
+        jobs.sort(key=_PRIORITY, reverse=True)
         return jobs
 
     async def next_due(self, wants: Sequence[Want]) -> timedelta | None:
@@ -66,34 +88,31 @@ class PostgresLeases:
     async def renew(self, held: Sequence[Held]) -> set[Held]:
         owned: set[Held] = set()
         for batch in without_twins(held):
-            ids, tokens = [lease.id for lease in batch], [lease.token for lease in batch]
-            moved = {row[0] for row in await self._runner.run(Verb.RENEW, ids=ids, tokens=tokens)}
-            owned |= {lease for lease in batch if lease.id in moved}
+            [[moved]] = await self._runner.run(Verb.RENEW, **_owned(batch))
+            owned.update(_moved(batch, moved))
         return owned
 
     async def change(self, transition: Transition, changes: Sequence[Change]) -> set[Held]:
-        by_lease = {change.held: change for change in changes}
         done: set[Held] = set()
-        for batch in without_twins(by_lease):
-            values = self._change_values(transition, [by_lease[lease] for lease in batch])
-            moved = {row[0] for row in await self._runner.run(transition.name, **values)}
-            done |= {lease for lease in batch if lease.id in moved}
+        for batch in without_twins(changes):
+            values = self._change_values(transition, batch)
+            [[moved]] = await self._runner.run(transition.name, **values)
+            done.update([change.held for change in _moved(batch, moved)])
         return done
 
     def _change_values(
         self, transition: Transition, changes: Sequence[Change]
     ) -> dict[str, object]:
         values: dict[str, object] = {
-            "ids": [change.id for change in changes],
-            "tokens": [change.token for change in changes],
-            "reasons": [change.reason for change in changes],
-            "tracebacks": [rows.traceback(change.traceback) for change in changes],
+            **_owned(changes),
+            "reasons": rows.column([change.reason for change in changes]),
+            "tracebacks": rows.column([rows.traceback(change.traceback) for change in changes]),
         }
         if not transition.leaves:
             values |= {
-                "delays": [change.delay for change in changes],
-                "errors": [change.error for change in changes],
-                "max_attempts": [change.max_attempts for change in changes],
+                "delays": rows.column([change.delay for change in changes]),
+                "errors": rows.column([change.error for change in changes]),
+                "max_attempts": rows.column([change.max_attempts for change in changes]),
                 "channel": self._names.channel,
             }
         return values
@@ -114,7 +133,6 @@ class PostgresLeases:
             default_cap=_DEFAULT_MAX_RECOVERIES,
             channel=self._names.channel,
         )
-        await self._runner.run("forget_ended")
         target = TRANSITIONS[Verb.RECOVER].target
         return Recovery(
             recovered=tuple(JobId(row[0]) for row in found if row[1] == target),
@@ -123,7 +141,9 @@ class PostgresLeases:
 
     async def housekeep(self) -> None:
         await self._runner.run("aggregate")
+        await self._runner.run("forget_ended")
         await self._runner.run("forget_workers")
+        await self._runner.run("forget_enqueues")
 
     async def report(self, worker: WorkerInfo) -> None:
         await self._runner.run("report", **worker._asdict())
@@ -159,18 +179,29 @@ class PostgresLeases:
     async def _take_limited(self, priority: int, lane: Lane, share: int, worker: str) -> list[Job]:
         """Count and claim under the entrypoint's lock, so that the limit is never exceeded."""
         name = lane.want.entrypoint
-        async with self._runner.driver.transaction() as tx:
-            await tx.fetch(
-                "select pg_advisory_xact_lock(hashtextextended($1, 0))",
-                [f"holdfast limit {self._names.table()} {name}"],
-            )
-            inside = self._runner.over(tx)
-            [[running]] = await inside.run("running", entrypoint=name)
-            room = min(share, lane.want.concurrency_limit - running)
-            if room <= 0:
-                lane.dry = True
-                return []
-            jobs = await self._lease(inside, priority, [(lane, room)], worker, limited=name)
+        lock = f"holdfast limit {self._names.table()} {name}"
+        # What this claim has taken already is not renewed yet, so it must not wait for long.
+        wait = f"{max(1, lane.want.lease // _MILLISECOND // 20)}ms"
+        try:
+            async with self._runner.driver.transaction() as tx:
+                await tx.fetch(_LOCK, [lock, wait])
+                return await self._take_room(self._runner.over(tx), priority, lane, share, worker)
+        except DatabaseError as error:
+            if error.sqlstate != _LOCK_NOT_AVAILABLE:
+                raise
+            lane.dry = self._contended = True
+            return []
+
+    async def _take_room(
+        self, inside: Runner, priority: int, lane: Lane, share: int, worker: str
+    ) -> list[Job]:
+        name = lane.want.entrypoint
+        [[running]] = await inside.run("running", entrypoint=name)
+        room = min(share, lane.want.concurrency_limit - running)
+        if room <= 0:
+            lane.dry = True
+            return []
+        jobs = await self._lease(inside, priority, [(lane, room)], worker, limited=name)
         lane.dry = lane.dry or room < share
         return jobs
 
@@ -201,12 +232,13 @@ class PostgresLeases:
         # Until the reply is here and committed, nobody knows whether the claim happened.
         self._doubtful.append(token)
         found = await runner.run(Verb.CLAIM, **values)
-        jobs = [rows.job(row) for row in found]
-        keys: dict[str, list[tuple[datetime, JobId]]] = defaultdict(list)
-        for job in jobs:
-            keys[job.entrypoint].append((job.execute_after, job.id))
+        terms = {lane.want.entrypoint: lane.want.lease for lane, _ in hand}
+        jobs = [rows.claimed(row, token, worker, terms) for row in found]
+        jobs.sort(key=_IN_LANE)
+        last = {job.entrypoint: job for job in jobs}
+        taken = Counter(map(_ENTRYPOINT, jobs))
         for lane, share in hand:
-            lane.took(keys[lane.want.entrypoint], share)
+            lane.took(last.get(lane.want.entrypoint), taken[lane.want.entrypoint], share)
         return jobs
 
     async def _hand_back_doubtful(self) -> None:
@@ -219,16 +251,35 @@ class PostgresLeases:
         del self._doubtful[: len(tokens)]
 
 
-def without_twins(leases: Iterable[Held]) -> list[list[Held]]:
-    """Sorted batches in which no id occurs twice, as the statements need them.
+def without_twins(leases: Iterable[L]) -> list[list[L]]:
+    """Batches sorted by id in which no id occurs twice, as the statements need them.
 
-    Sorted also means that all statements lock rows in one order, so that no two can deadlock. A
-    worker has two leases on one job only when it lost the first and claimed the job again.
+    A worker has two leases on one job only when it lost the first and claimed the job again.
     """
-    ordered = sorted(leases)
-    batches: list[list[Held]] = []
-    while ordered:
-        batch = [lease for n, lease in enumerate(ordered) if not n or ordered[n - 1].id != lease.id]
-        batches.append(batch)
-        ordered = [] if len(batch) == len(ordered) else sorted(set(ordered) - set(batch))
+    rest = sorted(leases, key=_ID)
+    batches: list[list[L]] = []
+    while len(set(map(_ID, rest))) < len(rest):
+        first = {lease.id: lease for lease in reversed(rest)}
+        batches.append([lease for lease in rest if first[lease.id] is lease])
+        rest = [lease for lease in rest if first[lease.id] is not lease]
+    if rest:
+        batches.append(rest)
     return batches
+
+
+def _owned(batch: Sequence[Held | Change]) -> dict[str, object]:
+    """The leases of a batch: its ids, and for each the place of its token among the few claims."""
+    places: dict[UUID, int] = {}
+    owners = [places.setdefault(lease.token, len(places) + 1) for lease in batch]
+    return {
+        "held_ids": rows.integers(map(_ID, batch)),
+        "owners": rows.integers(owners),
+        "tokens": list(places),
+    }
+
+
+def _moved(batch: Sequence[L], ids: Sequence[int]) -> Sequence[L]:
+    if len(ids) == len(batch):
+        return batch
+    found = set(ids)
+    return [lease for lease in batch if lease.id in found]

@@ -22,6 +22,8 @@ from holdfast.lifecycle import (
 )
 from holdfast.stores.postgres.binding import (
     BREAKER_COLUMNS,
+    CLAIMED_COLUMNS,
+    HIDDEN_COLUMNS,
     JOB_COLUMNS,
     LOG_COLUMNS,
     SCHEDULE_COLUMNS,
@@ -37,16 +39,25 @@ _NO_CAP = 2147483647
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
 
 
+IDS = "cast((select :held_ids::text::bigint[]) as bigint[])"
+"""Sent as text, which drivers write ten times faster than an array; read once, not for each row."""
+
+_PLACE = f"width_bucket(j.id, {IDS})"
+
+
 def _item(name: str, kind: str) -> str:
     """The value given for row `j`, from an array parallel to the sorted ids."""
-    return f"(:{name}::{kind}[])[width_bucket(j.id, :ids::bigint[])]"
+    return f"(:{name}::{kind}[])[{_PLACE}]"
 
 
 _LANE_CAP = f"coalesce(j.max_attempts, l.max_attempts, {_NO_CAP})"
 _ROW_CAP = f"coalesce(j.max_attempts, {_item('max_attempts', 'integer')}, {_NO_CAP})"
 
 GUARDS: Mapping[Guard, str] = {
-    Guard.OWNED: f"j.claim_token = {_item('tokens', 'uuid')}",
+    Guard.OWNED: (
+        f"j.claim_token = (:tokens::uuid[])"
+        f"[(cast((select :owners::text::integer[]) as integer[]))[{_PLACE}]]"
+    ),
     Guard.DUE: "j.execute_after <= (select now from clock)",
     Guard.ATTEMPTS_LEFT: f"j.attempts < {_LANE_CAP}",
     Guard.ATTEMPTS_SPENT: f"j.attempts >= {_LANE_CAP}",
@@ -85,10 +96,28 @@ EFFECTS: Mapping[Effect, str] = {
     Effect.REPLACE_PAYLOAD: "payload = :payload::bytea",
 }
 
+READING = ("get", "list_held", "list_running", "browse")
+"""Statements that return jobs to people. Each has a twin `name:hidden` for those whose privileges
+end before payloads and headers."""
+
+_SEEN_BY_FEW = ", ".join(
+    f"null::{HIDDEN_COLUMNS[column]} as {column}" if column in HIDDEN_COLUMNS else f"j.{column}"
+    for column in JOB_COLUMNS
+)
+
 _ON_CONFLICT = {
     "raise": "",
     "skip": "on conflict (dedupe_key) where held_at is null and dedupe_key is not null do nothing",
 }
+
+_SKIPPED = {
+    "raise": "null::text[]",
+    "skip": (
+        "nullif(array(select k from unnest(:dedupe_keys::text[]) as k where k is not null "
+        "except select dedupe_key from new), '{}')"
+    ),
+}
+"""The keys given that belong to other jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +180,10 @@ class Statements:
         self._common = {
             **self.binding.relations,
             "columns": ", ".join(f"j.{column}" for column in JOB_COLUMNS),
+            "seen": ", ".join(f"j.{column}" for column in JOB_COLUMNS),
+            "claimed_columns": ", ".join(f"j.{column}" for column in CLAIMED_COLUMNS),
+            "ids": IDS,
+            "place": _PLACE,
             "log_columns": ", ".join(f"l.{column}" for column in LOG_COLUMNS),
             "schedule_columns": ", ".join(f"s.{column}" for column in SCHEDULE_COLUMNS),
             "breaker_columns": ", ".join(f"b.{column}" for column in BREAKER_COLUMNS),
@@ -191,6 +224,10 @@ class Statements:
             "farewell",
             "workers",
             "now",
+            "sees_payloads",
+            "enqueue_close",
+            "enqueue_recall",
+            "forget_enqueues",
             "schedule_register",
             "schedule_due",
             "schedule_advance",
@@ -204,9 +241,10 @@ class Statements:
         return [
             *(self._fill(file, file) for file in plain),
             *(
-                self._fill(f"enqueue:{word}", "insert", on_conflict=clause)
+                self._fill(f"enqueue:{word}", "insert", on_conflict=clause, skipped=_SKIPPED[word])
                 for word, clause in _ON_CONFLICT.items()
             ),
+            *(self._fill(f"{file}:hidden", file, seen=_SEEN_BY_FEW) for file in READING),
             self._claim(),
             self._oldest(),
             self._recover(),
@@ -225,6 +263,7 @@ class Statements:
             spent=GUARDS[Guard.ATTEMPTS_SPENT],
             claim=sets(claim, self.binding),
             retire=sets(retire, self.binding),
+            retired=self.binding.word(retire.target),
             retire_reason=_literal(retire.reason),
         )
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from datetime import timedelta
+from typing import Any, TypeVar
+from uuid import UUID
 
-from holdfast.lifecycle import Status
+from holdfast.lifecycle import RETIRE_UNCLAIMABLE, TRANSITIONS, Status, Verb
 from holdfast.models import Job, LogEntry, Schedule, TracebackRecord
 from holdfast.stores.postgres.binding import JOB_COLUMNS, LOG_COLUMNS
 
 Row = Sequence[Any]
+T = TypeVar("T")
 
 _STATUS = {str(status): status for status in Status}
+_PICKED, _HELD = TRANSITIONS[Verb.CLAIM].target, RETIRE_UNCLAIMABLE.target
 _JOB_STATUS = JOB_COLUMNS.index("status")
 _JOB_HEADERS = JOB_COLUMNS.index("headers")
 _LOG_STATUS = LOG_COLUMNS.index("status")
@@ -30,6 +34,34 @@ def job(row: Row) -> Job:
     if values[_JOB_HEADERS] is not None:
         values[_JOB_HEADERS] = json.loads(values[_JOB_HEADERS])
     return Job(*values)
+
+
+def claimed(row: Row, token: UUID, worker: str, leases: Mapping[str, timedelta]) -> Job:
+    """A row that a claim gave back: leased, unless it had no attempts left and is held now."""
+    (
+        job_id, entrypoint, payload, priority, execute_after, attempts, recoveries, max_attempts,
+        max_recoveries, dedupe_key, words, created, updated, error, error_at, held_at,
+    ) = row  # fmt: skip
+    about = None if words is None else json.loads(words)
+    leased = held_at is None
+    values = (
+        job_id, entrypoint, payload, priority, _PICKED if leased else _HELD, execute_after,
+        attempts, recoveries, max_attempts, max_recoveries, dedupe_key, about, created, updated,
+        updated if leased else None, token if leased else None, worker if leased else None,
+        updated if leased else None, leases[entrypoint] if leased else None,
+        error, error_at, held_at, None,
+    )  # fmt: skip
+    return Job._make(values)
+
+
+def integers(values: Iterable[int]) -> str:
+    """An array as text."""
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+def column(values: list[T | None]) -> list[T | None] | None:
+    """An array that says nothing is not sent: PostgreSQL takes elements of null for null."""
+    return None if values.count(None) == len(values) else values
 
 
 def log_entry(row: Row) -> LogEntry:

@@ -10,6 +10,7 @@ from holdfast.settings import Names
 from holdfast.stores.postgres import migrate
 from holdfast.stores.postgres.breakers import PostgresBreakers
 from holdfast.stores.postgres.drivers import wrap
+from holdfast.stores.postgres.drivers.base import NEED, NEED_NOT
 from holdfast.stores.postgres.jobs import PostgresJobs
 from holdfast.stores.postgres.leases import PostgresLeases
 from holdfast.stores.postgres.render import statements
@@ -81,6 +82,7 @@ class PostgresWakeups:
     def __init__(self, driver: Driver, names: Names) -> None:
         self._driver = driver
         self._channel = names.channel
+        self._needed = True
 
     async def listen(self, on_work: Callable[[], None], on_cancel: Callable[[JobId], None]) -> None:
         def hear(payload: str) -> None:
@@ -89,4 +91,14 @@ class PostgresWakeups:
             else:
                 on_work()
 
-        await self._driver.listen(self._channel, hear, on_work)
+        def ready() -> None:
+            self._needed = True
+            on_work()
+
+        await self._driver.listen(self._channel, hear, ready)
+
+    async def need(self, *, needed: bool) -> None:
+        # Elsewhere the session that listens cannot be asked, so it always needs to be told.
+        if needed != self._needed and self._driver.dedicated:
+            self._needed = needed
+            await self._driver.fetch(NEED if needed else NEED_NOT, (self._channel,))

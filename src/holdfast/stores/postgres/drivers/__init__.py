@@ -6,13 +6,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidInput, MissingDependency
-from holdfast.stores.postgres.drivers.base import (
-    CONNECT_TIMEOUT,
-    TIMEOUT,
-    Driver,
-    LendingDriver,
-    Row,
-)
+from holdfast.stores.postgres.drivers.base import TIMEOUT, Driver, LendingDriver, Row
+from holdfast.stores.postgres.drivers.own import CONNECT_TIMEOUT
 
 if TYPE_CHECKING:
     from typing import Literal

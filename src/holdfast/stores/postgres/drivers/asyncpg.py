@@ -8,19 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
+from holdfast.clock import monotonic
 from holdfast.errors import ConnectionLost, DatabaseError, HoldfastError, InvalidInput
 from holdfast.stores.postgres.drivers.base import (
-    GRACE,
     TIMEOUT,
-    DsnDriver,
     LendingDriver,
+    Loan,
     OnNotify,
     Row,
     SessionDriver,
     attend,
+    is_pooled,
 )
+from holdfast.stores.postgres.drivers.bracket import GRACE
 from holdfast.stores.postgres.drivers.dsn import for_asyncpg
 from holdfast.stores.postgres.drivers.failures import failure, lost, overdue, unreachable
+from holdfast.stores.postgres.drivers.own import DsnDriver
+from holdfast.stores.postgres.drivers.pooling import DEAF_SECONDS, TELL, hears
+from holdfast.stores.postgres.drivers.sockets import keep_alive
+from holdfast.stores.postgres.drivers.turns import AsyncTurns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -45,17 +51,20 @@ class AsyncpgPoolDriver(LendingDriver):
     """A caller's `asyncpg.Pool`; each statement borrows a connection, listening keeps one."""
 
     concurrent = True
+    autocommits = True
 
     def __init__(self, pool: Any, *, timeout: float = TIMEOUT) -> None:
         super().__init__(timeout=timeout)
         self._pool = pool
 
     @asynccontextmanager
-    async def _lend(self) -> AsyncIterator[Session]:
-        connection = await self._acquire()
-        session, patience = AsyncpgSession(connection), self._timeout
+    async def _lend(self, seconds: float) -> AsyncIterator[Loan]:
+        deadline = monotonic() + seconds
+        connection = await self._acquire(seconds * 2 / 3)
+        loan = Loan(AsyncpgSession(connection), deadline)
+        session, patience = loan.session, None
         try:
-            yield session
+            yield loan
         except asyncio.CancelledError:
             patience = GRACE
             raise
@@ -65,14 +74,14 @@ class AsyncpgPoolDriver(LendingDriver):
         finally:
             try:
                 # asyncpg's own timeout leaves out the wait for a statement that was cancelled.
-                async with asyncio.timeout(patience):
+                async with asyncio.timeout(patience or max(loan.left, GRACE)):
                     await self._pool.release(connection)
             except _ERRORS:
                 session.drop()
 
-    async def _acquire(self) -> Any:
+    async def _acquire(self, seconds: float) -> Any:
         try:
-            return await self._pool.acquire(timeout=self._timeout)
+            return await self._pool.acquire(timeout=seconds)
         except TimeoutError:
             size = self._pool.get_max_size()
             raise unreachable("the pool", f"all {size} connections were in use") from None
@@ -85,27 +94,35 @@ class AsyncpgPoolDriver(LendingDriver):
                 "listening keeps one connection of the pool, whose max_size is 1; "
                 "set max_size to 2 or more, or poll only"
             )
-        async with self._lend() as session:
-            await attend(session, session.new_lock(), channel, on_notify, on_ready)
+        while True:
+            async with self._lend(self._timeout) as loan:
+                session, turns = loan.session, loan.session.new_turns()
+                if not await is_pooled(loan) or await hears(
+                    session, turns, self._tell, self._timeout
+                ):
+                    await attend(session, turns, channel, on_notify, on_ready)
+            self._pooling.deaf("the pool's server")
+            await asyncio.sleep(DEAF_SECONDS)
+
+    async def _tell(self, channel: str, word: str) -> None:
+        await self.fetch(TELL, (channel, word))
 
 
 class AsyncpgDsnDriver(DsnDriver):
     """A connection of our own."""
 
-    async def _open(self) -> Session:
+    async def _open(self, seconds: float, cache_size: int) -> Session:
         reason: Exception = OSError("the DSN names no host")
         for place in for_asyncpg(self._target):
             try:
-                return AsyncpgSession(
-                    await asyncpg.connect(
-                        **place,
-                        timeout=self._connect_timeout,
-                        statement_cache_size=self._statement_cache_size,
-                        server_settings={"application_name": self._application_name},
-                    )
+                connection = await asyncpg.connect(
+                    **place,
+                    timeout=seconds,
+                    statement_cache_size=cache_size,
+                    server_settings={"application_name": self._application_name},
                 )
             except TimeoutError:
-                reason = TimeoutError(f"no answer within {self._connect_timeout:g} s")
+                reason = TimeoutError(f"no answer within {seconds:g} s")
             except (asyncpg.ClientConfigurationError, ValueError):
                 # The library quotes what it could not read, which may be a password.
                 raise InvalidInput(
@@ -114,6 +131,9 @@ class AsyncpgDsnDriver(DsnDriver):
                 ) from None
             except _ERRORS as error:
                 reason = error
+            else:
+                keep_alive(connection)
+                return AsyncpgSession(connection)
         raise unreachable(self._target, _words(reason), _sqlstate(reason)) from None
 
 
@@ -139,8 +159,8 @@ class AsyncpgSession:
     def in_transaction(self) -> bool:
         return not self.closed and bool(self._connection.is_in_transaction())
 
-    def new_lock(self) -> asyncio.Lock:
-        return asyncio.Lock()
+    def new_turns(self) -> AsyncTurns:
+        return AsyncTurns()
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -158,6 +178,14 @@ class AsyncpgSession:
 
     async def command(self, sql: str, timeout: float) -> None:
         await self.script(sql, timeout)
+
+    async def pooled(self, timeout: float) -> bool:
+        # By the simple protocol, which prepares nothing and here returns no rows but their number.
+        question = f"select where pg_backend_pid() = {self._connection.get_server_pid()}"
+        with self._translated(timeout):
+            async with asyncio.timeout(timeout):
+                answer: str = await self._connection.execute(question, timeout=timeout)
+        return answer == "SELECT 0"
 
     async def subscribe(self, channel: str, on_notify: OnNotify, timeout: float) -> None:
         def hear(_connection: Any, _pid: int, _channel: str, payload: str) -> None:

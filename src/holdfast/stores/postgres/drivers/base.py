@@ -7,40 +7,42 @@ to each call: its only one, one opened on demand, or one of a pool.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from holdfast.errors import (
-    ConnectionFailed,
-    ConnectionLost,
-    DatabaseError,
-    HoldfastError,
-    InvalidInput,
-)
-from holdfast.stores.postgres.drivers.dsn import parse
+from holdfast.clock import monotonic
+from holdfast.errors import ConnectionFailed, ConnectionLost, DatabaseError, InvalidInput
+from holdfast.stores.postgres.drivers.bracket import GRACE, bracketed
 from holdfast.stores.postgres.drivers.failures import REPEATABLE, lost, pauses
+from holdfast.stores.postgres.drivers.pooling import Pooling
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from holdfast.stores.postgres.drivers.turns import Turns
+
 Row: TypeAlias = Sequence[Any]
 OnNotify: TypeAlias = Callable[[str], None]
 
-TIMEOUT = 10.0
-CONNECT_TIMEOUT = 5.0
+# With what comes on top, a call on a connection that fell silent is over within ten seconds.
+TIMEOUT = 9.0
 # Building an index on a large table is slow and still no sign of a dead server.
 SCRIPT_TIMEOUT = 600.0
-# A polite end (cancel, ROLLBACK, UNLISTEN) is answered at once, or the server is gone.
-GRACE = 0.5
 PING_EVERY = 10.0
 PING_TIMEOUT = 5.0
 
+# A lock that a listener shares while it needs to be told of new work: whoever enqueues sees that
+# nobody has it, and spares itself the NOTIFY. It ends with the session.
+NEED = "select pg_advisory_lock_shared(hashtextextended('listeners of ' || $1::text, 0))"
+NEED_NOT = "select pg_advisory_unlock_shared(hashtextextended('listeners of ' || $1::text, 0))"
+
+_LISTENS = "select $1::text in (select pg_listening_channels())"
+_LEAST = 0.01
+
 _log = logging.getLogger(__name__)
-_savepoints = itertools.count(1)
 
 
 class Driver(Protocol):
@@ -50,6 +52,13 @@ class Driver(Protocol):
     """Whether fork() gives a connection of its own, fit for another thread's event loop."""
     concurrent: bool
     """Whether several statements may be in flight at once."""
+    autocommits: bool
+    """Whether each statement commits by itself: no transaction of a caller's can be around it."""
+
+    @property
+    def timeout(self) -> float:
+        """Seconds within which a statement is over."""
+        ...
 
     async def fetch(
         self, sql: str, args: Sequence[object] = (), *, timeout: float | None = None
@@ -79,7 +88,7 @@ class Driver(Protocol):
 
 
 class Session(Protocol):
-    """One connection; callers hold its lock, so that one statement is in flight."""
+    """One connection; callers take turns on it, so that one statement is in flight."""
 
     @property
     def begin(self) -> str:
@@ -91,7 +100,7 @@ class Session(Protocol):
     @property
     def in_transaction(self) -> bool: ...
 
-    def new_lock(self) -> AbstractAsyncContextManager[object]: ...
+    def new_turns(self) -> Turns: ...
     async def pause(self, seconds: float) -> None: ...
 
     async def fetch(self, sql: str, args: Sequence[object], timeout: float) -> Sequence[Row]: ...
@@ -100,10 +109,14 @@ class Session(Protocol):
         """Run one word of transaction control as it stands."""
         ...
 
+    async def pooled(self, timeout: float) -> bool:
+        """Whether the server's process is not the one that the connection was greeted by."""
+        ...
+
     async def subscribe(self, channel: str, on_notify: OnNotify, timeout: float) -> None: ...
     async def unsubscribe(self, channel: str, on_notify: OnNotify) -> None: ...
     async def idle(self, seconds: float) -> bool:
-        """Wait, without the lock, until something may have arrived (True) or time is up."""
+        """Wait, out of turn, until something may have arrived (True) or time is up."""
         ...
 
     async def receive(self) -> None:
@@ -117,40 +130,57 @@ class Session(Protocol):
     async def close(self) -> None: ...
 
 
+class Loan(NamedTuple):
+    """A session for one call."""
+
+    session: Session
+    deadline: float
+
+    @property
+    def left(self) -> float:
+        return max(self.deadline - monotonic(), _LEAST)
+
+
 class LendingDriver(ABC):
     """The calls of a driver, each on a session that `_lend` gives for its duration."""
 
     dedicated = False
     concurrent = False
+    autocommits = False
 
     def __init__(self, *, timeout: float = TIMEOUT) -> None:
-        self._timeout = _positive("timeout", timeout)
+        self._timeout = positive("timeout", timeout)
+        self._pooling = Pooling()
+
+    @property
+    def timeout(self) -> float:
+        return self._timeout
 
     @abstractmethod
-    def _lend(self) -> AbstractAsyncContextManager[Session]: ...
+    def _lend(self, seconds: float) -> AbstractAsyncContextManager[Loan]: ...
 
     async def fetch(
         self, sql: str, args: Sequence[object] = (), *, timeout: float | None = None
     ) -> Sequence[Row]:
-        limit = self._timeout if timeout is None else timeout
-        async with self._lend() as session:
+        async with self._lend(self._timeout if timeout is None else timeout) as loan:
+            session = loan.session
             for pause in pauses():
                 try:
-                    return await session.fetch(sql, args, limit)
+                    return await session.fetch(sql, args, loan.left)
                 except DatabaseError as error:
                     # Inside a transaction the statements before it are undone as well.
                     if error.sqlstate not in REPEATABLE or session.in_transaction:
                         raise
                 await session.pause(pause)
-            return await session.fetch(sql, args, limit)
+            return await session.fetch(sql, args, loan.left)
 
     async def script(self, sql: str) -> None:
-        async with self._lend() as session:
-            await session.script(sql, SCRIPT_TIMEOUT)
+        async with self._lend(self._timeout) as loan:
+            await loan.session.script(sql, SCRIPT_TIMEOUT)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Driver]:
-        async with self._lend() as session, _bracketed(session, self._timeout):
+        async with self._lend(self._timeout) as (session, _), bracketed(session, self._timeout):
             yield SessionDriver(session, timeout=self._timeout)
 
     @abstractmethod
@@ -165,179 +195,79 @@ class LendingDriver(ABC):
         return None
 
 
-class SingleDriver(LendingDriver):
-    """A driver of one session, which its callers share by turns."""
-
-    _lock: AbstractAsyncContextManager[object]
-
-    @abstractmethod
-    async def _current(self) -> Session: ...
-
-    @asynccontextmanager
-    async def _lend(self) -> AsyncIterator[Session]:
-        async with self._lock:
-            yield await self._current()
-
-    async def listen(self, channel: str, on_notify: OnNotify, on_ready: Callable[[], None]) -> None:
-        async with self._lend() as session:
-            pass
-        await attend(session, self._lock, channel, on_notify, on_ready)
-
-
-class SessionDriver(SingleDriver):
-    """One session that somebody else opened."""
+class SessionDriver(LendingDriver):
+    """One session that somebody else opened, which its callers share by turns."""
 
     def __init__(self, session: Session, *, timeout: float = TIMEOUT) -> None:
         super().__init__(timeout=timeout)
         self._session = session
-        self._lock = session.new_lock()
-
-    async def _current(self) -> Session:
-        return self._session
-
-
-class DsnDriver(SingleDriver):
-    """One session of our own: opened on first use, and again by the call after it was lost.
-
-    Behind PgBouncer in transaction mode set statement_cache_size to 0.
-    """
-
-    dedicated = True
-
-    def __init__(
-        self,
-        dsn: str,
-        *,
-        role: str = "main",
-        timeout: float = TIMEOUT,
-        connect_timeout: float = CONNECT_TIMEOUT,
-        statement_cache_size: int = 100,
-    ) -> None:
-        super().__init__(timeout=timeout)
-        self._target = parse(dsn)
-        self._role = role
-        self._connect_timeout = _positive("connect_timeout", connect_timeout)
-        self._statement_cache_size = statement_cache_size
-        self._lock = asyncio.Lock()
-        self._session: Session | None = None
-        self._closed = False
-
-    @abstractmethod
-    async def _open(self) -> Session: ...
-
-    def fork(self, role: str) -> Self:
-        return type(self)(
-            self._target.dsn,
-            role=role,
-            timeout=self._timeout,
-            connect_timeout=self._connect_timeout,
-            statement_cache_size=self._statement_cache_size,
-        )
-
-    @property
-    def _application_name(self) -> str:
-        return f"holdfast:{self._role}"
+        self._turns = session.new_turns()
 
     @asynccontextmanager
-    async def _lend(self) -> AsyncIterator[Session]:
-        async with super()._lend() as session:
-            try:
-                yield session
-            except ConnectionLost:
-                session.drop()
-                raise
+    async def _lend(self, seconds: float) -> AsyncIterator[Loan]:
+        async with self._turns.taken(seconds) as deadline:
+            yield Loan(self._session, deadline)
 
-    async def _current(self) -> Session:
-        if self._closed:
-            raise ConnectionFailed(f"the driver {self._application_name!r} is closed; make another")
-        if self._session is None or self._session.closed:
-            self._session = await self._open()
-            if self._closed:
-                await self._session.close()
-        return self._session
-
-    async def close(self) -> None:
-        # Without the lock: a statement that hangs must not keep the process from ending.
-        self._closed = True
-        if self._session is not None:
-            await self._session.close()
+    async def listen(self, channel: str, on_notify: OnNotify, on_ready: Callable[[], None]) -> None:
+        async with self._lend(self._timeout) as loan:
+            pooled = await is_pooled(loan)
+        if pooled:
+            # Whether it hears anything could only be asked through another connection.
+            self._pooling.deaf("the server")
+            await asyncio.Event().wait()
+        await attend(self._session, self._turns, channel, on_notify, on_ready)
 
 
-def _positive(name: str, seconds: float) -> float:
+def positive(name: str, seconds: float) -> float:
     if not 0 < seconds < float("inf"):
         raise InvalidInput(f"{name} must be a positive number of seconds, got {seconds!r}")
     return seconds
 
 
-@asynccontextmanager
-async def _bracketed(session: Session, timeout: float) -> AsyncIterator[None]:
-    """One transaction, or one savepoint of the transaction that is open.
-
-    The client libraries' own objects lose count when a cancellation meets BEGIN on its way.
-    """
-    nested, begun = session.in_transaction, False
-    begin, commit, rollback = _savepoint() if nested else (session.begin, "commit", "rollback")
+async def is_pooled(loan: Loan) -> bool:
+    """Whether there is a pooler in between; a caller's transaction that has failed cannot tell."""
     try:
-        await session.command(begin, timeout)
-        begun = True
-        yield
-        await session.command(commit, timeout)
-    except BaseException:
-        # BEGIN or COMMIT may still be in flight, so what the connection says of its state may be
-        # old; ROLLBACK outside a transaction does no harm, an unknown savepoint does.
-        if not session.closed and (begun or not nested):
-            await _undo(session, rollback)
+        return await loan.session.pooled(loan.left)
+    except (ConnectionFailed, ConnectionLost):
         raise
-
-
-def _savepoint() -> tuple[str, str, str]:
-    name = f"holdfast_{next(_savepoints)}"
-    release = f"release savepoint {name}"
-    return f"savepoint {name}", release, f"rollback to savepoint {name}; {release}"
-
-
-async def _undo(session: Session, rollback: str) -> None:
-    try:
-        await session.command(rollback, GRACE)
-    except HoldfastError:
-        return
-    except BaseException:
-        # Cancelled once more: the end of the connection is the only rollback left.
-        session.drop()
-        raise
+    except DatabaseError:
+        return False
 
 
 async def attend(
     session: Session,
-    lock: AbstractAsyncContextManager[object],
+    turns: Turns,
     channel: str,
     on_notify: OnNotify,
     on_ready: Callable[[], None],
 ) -> None:
-    """Listen on one session until cancelled; the lock is free while nothing arrives."""
-    ear = _Ear(on_notify)
+    """Listen on one session until cancelled; others have their turns while nothing arrives."""
+    ear = _Ear(session, channel, on_notify)
     try:
-        async with lock:
+        async with turns.taken(TIMEOUT):
             await session.subscribe(channel, ear, PING_TIMEOUT)
+            await session.fetch(NEED, (channel,), PING_TIMEOUT)
         on_ready()
         while True:
             arrived = await session.idle(PING_EVERY)
-            async with lock:
-                await (session.receive() if arrived else _ping(session))
+            async with turns.taken(TIMEOUT):
+                await (session.receive() if arrived else _ping(ear))
     except ConnectionLost:
         session.drop()
         raise
     finally:
         ear.open = False
         with suppress(DatabaseError, TimeoutError):
-            async with asyncio.timeout(GRACE), lock:
+            async with asyncio.timeout(GRACE), turns.taken(GRACE):
                 await session.unsubscribe(channel, ear)
 
 
 class _Ear:
     """Calls on_notify while listen() runs, even if the server could not be told of its end."""
 
-    def __init__(self, on_notify: OnNotify) -> None:
+    def __init__(self, session: Session, channel: str, on_notify: OnNotify) -> None:
+        self.session = session
+        self.channel = channel
         self._on_notify = on_notify
         self.open = True
 
@@ -351,15 +281,22 @@ class _Ear:
             _log.exception("a notification could not be handled")
 
 
-async def _ping(session: Session) -> None:
-    """A peer that vanished keeps the socket open and silent: only a question tells."""
+async def _ping(ear: _Ear) -> None:
+    """A peer that vanished keeps the socket open and silent: only a question tells.
+
+    And only the server knows whether the session that answers is still the one that listens.
+    """
+    session = ear.session
     if session.closed:
         raise lost("it was closed")
     try:
-        await session.fetch("select 1", (), PING_TIMEOUT)
+        found = await session.fetch(_LISTENS, (ear.channel,), PING_TIMEOUT)
     except ConnectionLost:
         raise
     except DatabaseError:
         # An answer all the same, as in a caller's transaction that has failed.
         return
+    # LISTEN in a transaction takes effect when it commits.
+    if not found[0][0] and not session.in_transaction:
+        raise lost("its LISTEN is no longer in force")
     await session.receive()

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from holdfast.errors import InvalidInput
 
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
+_PASSWORD = re.compile(r"://[^\s/?#@]*:\S*@|(?:^|[\s?&])password\s*=", re.IGNORECASE)
 _SCHEMES = ("postgresql", "postgres")
+_POOLER, _ATTRIBUTES = "pgbouncer", "target_session_attrs"
 _PAIR = re.compile(r"\s*(\w+)\s*=\s*(?:'((?:[^'\\]|\\.)*)'|((?:[^\s'\\]|\\.)*))(?=\s|$)")
 # libpq reads these itself. asyncpg would send them to the server, which refuses the connection.
 _LIBPQ_ONLY = {
@@ -36,10 +41,14 @@ _LIBPQ_ONLY = {
 class Target:
     """The servers of a DSN; its text is fit for messages and logs."""
 
-    dsn: str
+    dsn: str = field(repr=False)
     hosts: tuple[str, ...]
     ports: tuple[int | None, ...]
     database: str
+    given: frozenset[str] = frozenset()
+    """The options that it names."""
+    pooled: bool = False
+    """It says itself, with pgbouncer=true, that there is a pooler in between."""
 
     def __str__(self) -> str:
         places = (
@@ -49,13 +58,19 @@ class Target:
         return f"{', '.join(places)}, database {self.database or 'of the user name'}"
 
 
+def shows_password(dsn: str) -> bool:
+    """Whether whoever sees the text sees a password."""
+    return _PASSWORD.search(dsn) is not None
+
+
 def parse(dsn: str) -> Target:
     """Read `postgresql://…` or libpq's `host=… dbname=…`, of one host or several."""
     scheme, mark, _ = dsn.partition("://")
     if mark:
         return _parse_url(dsn, scheme)
     # Keyword form becomes a URL, the only one that every client understands.
-    return _parse_url(f"postgresql:///?{urlencode(_pairs(dsn))}", "postgresql")
+    query = urlencode(_pairs(dsn), quote_via=quote)
+    return _parse_url(f"postgresql:///?{query}", "postgresql")
 
 
 def _parse_url(dsn: str, scheme: str) -> Target:
@@ -81,7 +96,26 @@ def _parse_url(dsn: str, scheme: str) -> Target:
             "write postgresql://user@host:5432/database with %-escapes in the password"
         ) from None
     database = unquote(parts.path.removeprefix("/")) or options.get("dbname", "")
-    return Target(dsn, hosts, ports, database)
+    pooled = options.get(_POOLER, "").lower() in ("true", "1", "yes", "on")
+    plain = _spelled(parts, several=len(hosts) > 1)
+    return Target(plain, hosts, ports, database, frozenset(options), pooled)
+
+
+def _spelled(parts: SplitResult, *, several: bool) -> str:
+    """For the client libraries, which know nothing of poolers.
+
+    Of several servers the one that takes changes is meant, whichever that is now. The other
+    options stay as they were written: libpq has its own idea of how to escape a space.
+    """
+    pairs = [pair for pair in parts.query.split("&") if pair]
+    names = [pair.partition("=")[0] for pair in pairs]
+    if several and _ATTRIBUTES not in names:
+        pairs.append(f"{_ATTRIBUTES}=read-write")
+    kept = [pair for pair in pairs if pair.partition("=")[0] != _POOLER]
+    # Not geturl(), which writes "postgresql:/db" where there is no host.
+    address = f"{parts.scheme}://{parts.netloc}{parts.path}"
+    query = f"?{'&'.join(kept)}" if kept else ""
+    return f"{address}{query}{'#' if parts.fragment else ''}{parts.fragment}"
 
 
 def for_asyncpg(target: Target) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from holdfast.errors import (
     DatabaseError,
     DeadlineExceeded,
     DuplicateJobError,
+    PrivilegeMissing,
 )
 
 if TYPE_CHECKING:
@@ -18,12 +19,19 @@ if TYPE_CHECKING:
 
     from holdfast.errors import HoldfastError
 
-# The session is over, or (25006, after a failover) useless: only a new connection can help.
-_LOST = frozenset({"25006", "25P03", "25P04", "53300", "57P01", "57P02", "57P03", "57P05"})
+# The session is over: only a new connection can help.
+_LOST = frozenset({"25P03", "25P04", "53300", "57P01", "57P02", "57P03", "57P05"})
+_READ_ONLY = "25006"
 _CONNECTION_CLASS = "08"
 _DATA_CLASS = "22"
+_INSUFFICIENT_PRIVILEGE = "42501"
 _UNIQUE_VIOLATION = "23505"
 _DEDUPE_SUFFIX = "dedupe_key"
+
+# A pooler changed the server's session under a prepared statement.
+UNPREPARED = frozenset({"26000", "42P05"})
+# Nothing was done, and a new connection may meet another server, or need no prepared statements.
+UNTOUCHED = UNPREPARED | {_READ_ONLY}
 
 # Serialization failure and deadlock: the server undid the statement and asks for it again.
 REPEATABLE = frozenset({"40001", "40P01"})
@@ -41,10 +49,24 @@ def failure(
     """The error for a statement that the server, or the client library, refused."""
     if sqlstate is None:
         return DatabaseError(f"the statement failed: {message}")
+    if sqlstate == _READ_ONLY:
+        return ConnectionFailed(
+            f"the server takes no changes ({message}), as after a failover; nothing was changed",
+            sqlstate=sqlstate,
+        )
+    if sqlstate in UNPREPARED:
+        return DatabaseError(
+            f"the server has other prepared statements than this connection ({message}), as behind "
+            "a connection pooler; use Holdfast.connect(dsn), which notices, or open the connection "
+            "with statement_cache_size=0 (asyncpg) or prepare_threshold=None (psycopg)",
+            sqlstate=sqlstate,
+        )
     if sqlstate in _LOST or sqlstate.startswith(_CONNECTION_CLASS):
         return lost(message, sqlstate)
     if sqlstate == _UNIQUE_VIOLATION and (constraint or "").endswith(_DEDUPE_SUFFIX):
         return DuplicateJobError(_key_of(detail or ""))
+    if sqlstate == _INSUFFICIENT_PRIVILEGE:
+        return PrivilegeMissing(message)
     if sqlstate.startswith(_DATA_CLASS):
         # 'invalid input syntax for type uuid: "…"' quotes the argument.
         message = message.partition(': "')[0]
@@ -61,7 +83,7 @@ def lost(reason: str, sqlstate: str | None = None) -> ConnectionLost:
 
 def overdue(timeout: float) -> DeadlineExceeded:
     return DeadlineExceeded(
-        f"no answer from the server within {timeout:g} s, so the socket was dropped; "
+        f"no answer from the server within {timeout:.1f} s, so the socket was dropped; "
         "whether the statement took effect is unknown"
     )
 

@@ -6,7 +6,6 @@ import asyncio
 import math
 import os
 import socket
-import threading
 import time
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,15 +18,17 @@ from psycopg.sql import Identifier
 
 from holdfast.errors import DatabaseError, HoldfastError, InvalidInput
 from holdfast.stores.postgres.drivers.base import (
-    GRACE,
     TIMEOUT,
-    DsnDriver,
     OnNotify,
     Row,
     SessionDriver,
 )
+from holdfast.stores.postgres.drivers.bracket import GRACE
 from holdfast.stores.postgres.drivers.failures import failure, lost, overdue, unreachable
+from holdfast.stores.postgres.drivers.own import DsnDriver
 from holdfast.stores.postgres.drivers.psycopg_types import adapt
+from holdfast.stores.postgres.drivers.sockets import KEEPALIVE
+from holdfast.stores.postgres.drivers.turns import AsyncTurns, ThreadTurns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -38,6 +39,7 @@ T = TypeVar("T")
 
 _ERRORS = (psycopg.Error, OSError, UnicodeError)
 _PREPARE_AFTER = 5
+_PID = "select pg_backend_pid()"
 _BUSY_PAUSE_SECONDS = 0.01
 
 
@@ -69,12 +71,12 @@ class SyncPsycopgDriver(SessionDriver):
 class PsycopgDsnDriver(DsnDriver):
     """A connection of our own."""
 
-    async def _open(self) -> Session:
-        # psycopg counts its timeout per host and leaves the look-up of names out of it.
-        patience = self._connect_timeout * (len(self._target.hosts) + 1)
+    async def _open(self, seconds: float, cache_size: int) -> Session:
+        # psycopg counts whole seconds for each host and leaves the look-up of names out of it.
+        patience = seconds + math.ceil(seconds) * (len(self._target.hosts) - 1)
         try:
             async with asyncio.timeout(patience):
-                connection = await self._connect()
+                connection = await self._establish(seconds, cache_size)
         except TimeoutError:
             raise unreachable(self._target, f"no answer within {patience:g} s") from None
         except psycopg.ProgrammingError:
@@ -85,16 +87,17 @@ class PsycopgDsnDriver(DsnDriver):
             ) from None
         except _ERRORS as error:
             raise unreachable(self._target, error, _sqlstate(error)) from None
-        connection.prepared_max = self._statement_cache_size
+        connection.prepared_max = cache_size
         return PsycopgSession(connection)
 
-    async def _connect(self) -> AsyncConnection[Any]:
+    async def _establish(self, seconds: float, cache_size: int) -> AsyncConnection[Any]:
         return await AsyncConnection.connect(
             self._target.dsn,
             autocommit=True,
-            prepare_threshold=_PREPARE_AFTER if self._statement_cache_size else None,
+            prepare_threshold=_PREPARE_AFTER if cache_size else None,
             application_name=self._application_name,
-            connect_timeout=math.ceil(self._connect_timeout),
+            connect_timeout=math.ceil(seconds),
+            **{name: value for name, value in KEEPALIVE.items() if name not in self._target.given},
         )
 
 
@@ -121,8 +124,8 @@ class PsycopgSession:
     def in_transaction(self) -> bool:
         return not self.closed and _in_transaction(self._connection)
 
-    def new_lock(self) -> asyncio.Lock:
-        return asyncio.Lock()
+    def new_turns(self) -> AsyncTurns:
+        return AsyncTurns()
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -149,6 +152,10 @@ class PsycopgSession:
 
     async def command(self, sql: str, timeout: float) -> None:
         await self._bounded(self._cursor.execute(sql), timeout)
+
+    async def pooled(self, timeout: float) -> bool:
+        ((pid,),) = await self.fetch(_PID, (), timeout)
+        return bool(pid != self._connection.pgconn.backend_pid)
 
     async def subscribe(self, channel: str, on_notify: OnNotify, timeout: float) -> None:
         def hear(notification: psycopg.Notify) -> None:
@@ -277,8 +284,8 @@ class SyncPsycopgSession:
     def in_transaction(self) -> bool:
         return _in_transaction(self._connection)
 
-    def new_lock(self) -> _ThreadLock:
-        return _ThreadLock()
+    def new_turns(self) -> ThreadTurns:
+        return ThreadTurns()
 
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 (there is no event loop to give way to)
@@ -299,6 +306,10 @@ class SyncPsycopgSession:
     async def command(self, sql: str, timeout: float) -> None:
         with _translating(self._connection):
             self._cursor.execute(sql)
+
+    async def pooled(self, timeout: float) -> bool:
+        ((pid,),) = await self.fetch(_PID, (), timeout)
+        return bool(pid != self._connection.pgconn.backend_pid)
 
     async def subscribe(self, channel: str, on_notify: OnNotify, timeout: float) -> None:
         raise _cannot_listen()
@@ -324,19 +335,6 @@ def _cannot_listen() -> InvalidInput:
         "SyncPsycopgDriver cannot listen: it is for producers; "
         "give workers an async connection, or Holdfast.connect(dsn)"
     )
-
-
-class _ThreadLock:
-    """A lock between threads in the dress of an async one; a thread may hold it twice."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-
-    async def __aenter__(self) -> None:
-        self._lock.acquire()
-
-    async def __aexit__(self, *failure: object) -> None:
-        self._lock.release()
 
 
 def _in_transaction(connection: psycopg.BaseConnection[Any]) -> bool:

@@ -7,22 +7,23 @@ create type {status} as enum (
 -- A claim must be a heap-only update: no index below, in key or predicate, may mention a column
 -- that a claim or a renewal changes (status, heartbeat, claim columns, updated). The fill factor
 -- leaves room for the second version of every row beside the first; it is below 50 because a lease
--- makes a row larger, a small one by two thirds.
+-- makes a row larger, a small one by two thirds. What never changes comes first: the write-ahead
+-- log holds of a new version only what lies between the first and the last byte that differ.
 create table {table} (
     id              bigint generated always as identity primary key,
-    entrypoint      text not null,
+    created         timestamptz not null default clock_timestamp(),
     priority        integer not null default 0,
+    max_recoveries  integer check (max_recoveries >= 1),
+    entrypoint      text not null,
+    dedupe_key      text,
+    payload         bytea,
+    headers         jsonb,
+    max_attempts    integer check (max_attempts >= 1),
     status          {status} not null default 'queued',
     execute_after   timestamptz not null default clock_timestamp()
                         check (isfinite(execute_after)),
     attempts        integer not null default 0 check (attempts >= 0),
     recoveries      integer not null default 0 check (recoveries >= 0),
-    max_attempts    integer check (max_attempts >= 1),
-    max_recoveries  integer check (max_recoveries >= 1),
-    dedupe_key      text,
-    payload         bytea,
-    headers         jsonb,
-    created         timestamptz not null default clock_timestamp(),
     updated         timestamptz not null default clock_timestamp(),
     heartbeat       timestamptz,
     claim_token     uuid,
@@ -61,7 +62,13 @@ create table {leases} (
     claimed_at  timestamptz not null,
     lease       interval not null,
     ids         bigint[] not null
-) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+) with (
+    -- The ids of a full batch stay in the row: compressing them would cost more than the claim's log.
+    toast_tuple_target = 8160,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 1000
+);
+alter table {leases} alter column ids set storage external;
 
 -- Append-only. tx lets the statistics find exactly the rows that were committed since last time.
 create table {log} (

@@ -1,6 +1,7 @@
 -- Leases due jobs of one priority, one ordered walk of the ready index for each lane.
 -- Promise: at most `share` rows of a lane, in order, none that somebody else has locked; a row
--- without attempts left is retired instead. Index: ready, from the lane's floor; then primary key.
+-- without attempts left is retired instead. Index: ready, from the lane's floor; the rows it locked
+-- are then found by their place. One that changed after the statement began is left to the next.
 -- The reply to a forgotten claim costs nothing (the job runs again), so it need not be fsynced.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now,
@@ -14,10 +15,10 @@ lane as materialized (
     ) as l(entrypoint, floor, floor_id, share, max_attempts)
 ),
 due as materialized (
-    select c.id, c.spent
+    select c.id, c.place, c.spent
     from lane l
     cross join lateral (
-        select j.id, {spent} as spent
+        select j.id, j.ctid as place, {spent} as spent
         from {table} j
         where j.held_at is null
           and j.entrypoint = l.entrypoint
@@ -34,25 +35,25 @@ picked as (
     update {table} j
     set {claim}
     from clock
-    where j.id = any(array(select id from due where not spent))
-    returning {columns}
+    where j.ctid = any(array(select place from due where not spent))
+    returning {claimed_columns}
 ),
 retired as (
     update {table} j
     set {retire}
     from clock
-    where j.id = any(array(select id from due where spent))
-    returning {columns}
+    where j.ctid = any(array(select place from due where spent))
+    returning {claimed_columns}
 ),
 retired_log as (
     insert into {log} (job_id, status, entrypoint, priority, attempt, recoveries, reason, created)
-    select id, status, entrypoint, priority, attempts, recoveries, {retire_reason}, updated
+    select id, {retired}, entrypoint, priority, attempts, recoveries, {retire_reason}, updated
     from retired
 ),
 leased as (
     insert into {leases} (token, worker, entrypoint, claimed_at, lease, ids)
     select :token::uuid, :worker::text, :limited::text, clock.now, :shortest::interval, taken.ids
-    from clock, (select array_agg(id) as ids from due where not spent) taken
+    from clock, (select array_agg(id) as ids from picked) taken
     where taken.ids is not null
 )
 select * from picked

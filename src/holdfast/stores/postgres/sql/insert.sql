@@ -1,7 +1,8 @@
 -- Enqueues jobs in the order given. Index: primary key, dedupe key.
--- Promise: all or none, or with a conflict clause all but the duplicates; ids rise in the order
--- given; at most one NOTIFY, and only for work that is claimable now or so soon that a sleeping
--- worker might not look before.
+-- Promise: all or none, or with a conflict clause all but the duplicates; never twice under one key,
+-- also when the jobs are long done; ids rise in the order given, which is the order unnest has; at
+-- most one NOTIFY, and only for work that is claimable now or so soon that a sleeping worker might
+-- not look before, and only when a listener has said that it needs one, by sharing a lock.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 ),
@@ -10,26 +11,40 @@ new as (
         entrypoint, payload, priority, execute_after, dedupe_key, headers,
         max_attempts, max_recoveries, created, updated
     )
-    select i.entrypoint, i.payload, i.priority,
-           coalesce(i.instant, clock.now + coalesce(i.delay, interval '0')),
-           i.dedupe_key, i.headers::jsonb, i.max_attempts, i.max_recoveries, clock.now, clock.now
+    select coalesce(i.entrypoint, :entrypoint::text), i.payload, coalesce(i.priority, 0),
+           coalesce(i.instant, (select now from clock) + coalesce(i.delay, interval '0')),
+           i.dedupe_key, i.headers::jsonb, i.max_attempts, i.max_recoveries,
+           (select now from clock), (select now from clock)
     from unnest(
         :entrypoints::text[], :payloads::bytea[], :priorities::integer[],
         :instants::timestamptz[], :delays::interval[], :dedupe_keys::text[], :headers::text[],
         :max_attempts::integer[], :max_recoveries::integer[]
-    ) with ordinality as i(
+    ) as i(
         entrypoint, payload, priority, instant, delay, dedupe_key, headers,
-        max_attempts, max_recoveries, n
-    ), clock
-    order by i.n
+        max_attempts, max_recoveries
+    )
     {on_conflict}
     returning id, dedupe_key, execute_after
 ),
+reply as (
+    select array_agg(id) as ids, {skipped} as skipped from new
+),
+keyed as (
+    insert into {enqueues} (key, created, ids, skipped)
+    select :key::uuid, clock.now, reply.ids, reply.skipped
+    from reply, clock
+    where :key::uuid is not null
+),
 told as (
     select pg_notify(:channel::text, '')
-    where :channel::text is not null
-      and exists (
-          select from new, clock where new.execute_after <= clock.now + :soon::interval
-      )
+    where case
+        when :channel::text is null then false
+        when not exists (
+            select from new, clock where new.execute_after <= clock.now + :soon::interval
+        ) then false
+        when pg_try_advisory_lock(hashtextextended('listeners of ' || :channel::text, 0))
+        then not pg_advisory_unlock(hashtextextended('listeners of ' || :channel::text, 0))
+        else true
+    end
 )
-select id, dedupe_key from new where (select count(*) from told) >= 0 order by id
+select ids, skipped from reply where (select count(*) from told) >= 0

@@ -5,16 +5,19 @@ with clock as materialized (
 ),
 gone as (
     delete from {table} j
-    where j.id = any(:ids::bigint[]) and {guards}
+    where j.id = any({ids}) and {guards}
     returning j.id, j.entrypoint, j.priority, j.attempts, j.recoveries, j.claimed_by, j.claimed_at,
-              width_bucket(j.id, :ids::bigint[]) as n
+              {place} as n
+),
+logged as (
+    insert into {log} (
+        job_id, status, entrypoint, priority, attempt, recoveries,
+        claimed_by, claimed_at, reason, traceback, created
+    )
+    select g.id, {target}, g.entrypoint, g.priority, g.attempts, g.recoveries, g.claimed_by,
+           g.claimed_at, coalesce((:reasons::text[])[g.n], {reason}),
+           (:tracebacks::text[])[g.n]::jsonb, clock.now
+    from gone g, clock
+    returning job_id
 )
-insert into {log} (
-    job_id, status, entrypoint, priority, attempt, recoveries,
-    claimed_by, claimed_at, reason, traceback, created
-)
-select g.id, {target}, g.entrypoint, g.priority, g.attempts, g.recoveries, g.claimed_by,
-       g.claimed_at, coalesce((:reasons::text[])[g.n], {reason}),
-       (:tracebacks::text[])[g.n]::jsonb, clock.now
-from gone g, clock
-returning job_id
+select array(select job_id from logged)

@@ -1,5 +1,5 @@
 -- The newest held jobs. Index: held.
-select {columns} from {table} j
+select {seen} from {table} j
 where j.held_at is not null
   and (:entrypoint::text is null or j.entrypoint = :entrypoint::text)
   and (:error::text is null or position(lower(:error::text) in lower(j.last_error)) > 0)

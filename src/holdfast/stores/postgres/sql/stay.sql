@@ -5,9 +5,9 @@ with clock as materialized (
 ),
 before as materialized (
     select j.id, j.entrypoint, j.priority, j.attempts, j.recoveries, j.claimed_by, j.claimed_at,
-           width_bucket(j.id, :ids::bigint[]) as n
+           {place} as n
     from {table} j
-    where j.id = any(:ids::bigint[]) and {guards}
+    where j.id = any({ids}) and {guards}
     order by j.id
     for update of j
 ),
@@ -33,4 +33,4 @@ told as (
     select pg_notify(:channel::text, '')
     where exists (select from changed where due and {claimable_now})
 )
-select job_id from logged where (select count(*) from told) >= 0
+select array(select job_id from logged) from (select count(*) from told) as told

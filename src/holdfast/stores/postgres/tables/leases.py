@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from holdfast.clock import Clock, monotonic
+from holdfast.errors import PrivilegeMissing
 from holdfast.lifecycle import RETIRE_UNCLAIMABLE, TRANSITIONS, Transition, Verb
 from holdfast.models import Change, Held, Job, JobId, Recovery, Want, WorkerInfo
+from holdfast.stores.postgres.grants import Role
 from holdfast.stores.postgres.leases import without_twins
 from holdfast.stores.postgres.tables.fit import Fit, fit
 from holdfast.stores.postgres.tables.render import render
@@ -123,7 +125,11 @@ class TableLeases:
             await self._look()
         statement = self._statements[name]
         values["now"] = self._clock.now()
-        return await self._driver.fetch(statement.text, statement.args(values))
+        try:
+            return await self._driver.fetch(statement.text, statement.args(values))
+        except PrivilegeMissing as error:
+            what = f"{name} on {self._queue.table}"
+            raise PrivilegeMissing(error.denied, statement=what, role=Role.WORKER) from None
 
     async def _look(self) -> Fit:
         self._fit = (await fit(self._driver, self._queue)).demand()

@@ -1,0 +1,316 @@
+"""What only the full profile plays: failovers, a pooler, wrong clocks, a full disk, old snapshots.
+
+Each act is a short run of its own. One that this machine cannot play says so loudly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from chaos import shim
+from chaos.checker.model import LeaseKey, Violation
+from chaos.cluster import HOST, Cluster, free_port, tied
+from chaos.files import SECOND, now, read_all
+from chaos.run import Act, Profile, draw, perform
+from chaos.stage import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from chaos.checker.check import Verdict
+    from chaos.checker.history import History
+
+    Say = Callable[[str], None]
+
+_PROFILE = Profile("act", 11.0, 1_500, 15, 3, crash_every=0.0, poison=1)
+_MIDDLE = 4.0
+_DISK = "32m"
+
+
+class CannotPlay(Exception):
+    """This machine lacks what the act needs."""
+
+
+async def _standby(primary: Cluster, directory: Path) -> Cluster:
+    standby = await primary.make_standby(directory)
+    await standby.start()
+    return standby
+
+
+async def _demand_synchrony(primary: Cluster) -> None:
+    """From now on a commit waits for the standby."""
+    connection = await primary.connect()
+    await connection.execute("alter system set synchronous_standby_names = '*'")
+    await connection.execute("select pg_reload_conf()")
+    state = "select count(*) from pg_stat_replication where sync_state = 'sync'"
+    while not await connection.fetchval(state):  # noqa: ASYNC110 - another server decides
+        await asyncio.sleep(0.05)
+    await connection.close()
+
+
+async def _take_over(stage: Stage, standby: Cluster) -> None:
+    """Promote the standby, and send everybody there."""
+    await standby.promote()
+    stage.cluster = standby
+    stage.proxy.upstream = standby.port
+
+
+async def failover_sync(directory: Path, seed: int, say: Say) -> Verdict:
+    """The primary dies; its synchronous standby takes over: nothing acknowledged is lost."""
+    async with Cluster(directory / "primary") as primary:
+        standby = await _standby(primary, directory / "standby")
+        try:
+            await _demand_synchrony(primary)
+
+            async def during(stage: Stage) -> None:
+                await asyncio.sleep(_MIDDLE)
+                began = now()
+                await primary.crash()
+                await _take_over(stage, standby)
+                stage.fault("failover", t=began, seconds=(now() - began) / SECOND)
+
+            stage = Stage(primary, directory, lease=_PROFILE.lease)
+            act = Act(during)
+            return await perform(stage, _PROFILE, seed, draw(_PROFILE, seed), say=say, act=act)
+        finally:
+            await standby.crash()
+
+
+async def failover_async(directory: Path, seed: int, say: Say) -> Verdict:
+    """The primary dies; a standby that lags takes over: its lag is lost and nothing else."""
+    tail = 0
+    async with Cluster(directory / "primary") as primary:
+        standby = await _standby(primary, directory / "standby")
+        try:
+
+            async def during(stage: Stage) -> None:
+                nonlocal tail
+                await asyncio.sleep(_MIDDLE)
+                tail = now()
+                await standby.stop()
+                await asyncio.sleep(1.0)
+                await primary.crash()
+                await standby.start()
+                await _take_over(stage, standby)
+                stage.fault("failover", t=tail, seconds=(now() - tail) / SECOND)
+
+            stage = Stage(primary, directory, lease=_PROFILE.lease)
+            act = Act(during)
+            quiet = replace(_PROFILE, faults=0)
+            verdict = await perform(stage, quiet, seed, [], say=say, act=act)
+        finally:
+            await standby.crash()
+    return _only_the_tail(verdict, directory, tail, say)
+
+
+def _only_the_tail(verdict: Verdict, directory: Path, tail: int, say: Say) -> Verdict:
+    """Ids are given out again after such a failover, so jobs are told apart by their payload."""
+    history = verdict.history
+    known = {row.key for story in history.stories.values() for row in story.log}
+    there = {story.row.uid for story in history.stories.values() if story.row}
+    for line in read_all(directory, "effects-*.jsonl"):
+        if line["e"] == "start" and LeaseKey("", line["j"], line["by"], line["at"]) in known:
+            there.add(line["u"])
+    recorded = {story.job for story in history.stories.values() if story.ended or story.row}
+    lost: list[Violation] = []
+    gone = 0
+    for uid, job, acknowledged in _acknowledged(history):
+        # What was acknowledged before has an id that is nobody else's.
+        if uid in there or (acknowledged < tail and job in recorded):
+            continue
+        gone += 1
+        if acknowledged < tail:
+            text = f"job {job} was acknowledged before the standby fell behind, and is lost"
+            lost.append(Violation("I-1 nothing is lost", text, job, acknowledged))
+    say(f"{gone} acknowledged jobs are gone with the tail that the standby had not received")
+    # Of an id that two jobs have had, nothing else can be asked.
+    verdict.violations = {"I-1 nothing is lost": lost}
+    verdict.figures["lost_with_the_tail"] = gone
+    return verdict
+
+
+def _acknowledged(history: History) -> Iterator[tuple[int, int, int]]:
+    for call in history.calls:
+        if call.op == "enqueue" and call.outcome == "ok" and call.ended is not None:
+            for spec, job in zip(call.jobs, call.ids, strict=True):
+                if job is not None:
+                    yield spec[0], job, call.ended
+
+
+async def skewed_clocks(directory: Path, seed: int, say: Say) -> Verdict:
+    """Workers whose wall clocks are an hour ahead and ninety seconds behind."""
+    if not shim.build(directory):
+        raise CannotPlay("there is no C compiler to build the clock's shim with")
+    async with Cluster(directory / "pg") as cluster:
+        stage = Stage(cluster, directory, lease=_PROFILE.lease)
+        act = Act(workers={"skews": (3600.0, -90.0, 0.0)})
+        return await perform(stage, _PROFILE, seed, draw(_PROFILE, seed), say=say, act=act)
+
+
+async def old_snapshot(directory: Path, seed: int, say: Say) -> Verdict:
+    """A transaction that keeps every dead row in sight for the whole run."""
+    async with Cluster(directory / "pg") as cluster:
+
+        async def during(stage: Stage) -> None:
+            connection = await stage.connect()
+            try:
+                async with connection.transaction(isolation="repeatable_read"):
+                    await connection.fetchval("select count(*) from holdfast")
+                    await asyncio.sleep(_PROFILE.seconds)
+            finally:
+                connection.terminate()
+
+        stage = Stage(cluster, directory, lease=_PROFILE.lease)
+        act = Act(during)
+        return await perform(stage, _PROFILE, seed, draw(_PROFILE, seed), say=say, act=act)
+
+
+@asynccontextmanager
+async def _small_disk(cluster: Cluster, directory: Path) -> AsyncIterator[Path]:
+    if os.geteuid() != 0:
+        raise CannotPlay("only root can mount a small disk")
+    disk = directory / "disk"
+    disk.mkdir()
+    if trouble := _run("mount", "-t", "tmpfs", "-o", f"size={_DISK}", "tmpfs", str(disk)):
+        raise CannotPlay(f"no small disk can be mounted: {trouble}")
+    try:
+        place = disk / "space"
+        place.mkdir()
+        if cluster.account is not None:
+            os.chown(place, *cluster.account)
+        yield place
+    finally:
+        _run("umount", "-l", str(disk))
+
+
+def _run(*command: str) -> str:
+    """What the command complained about, if it failed."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stderr.strip() or "it failed" if done.returncode else ""
+
+
+async def full_disk(directory: Path, seed: int, say: Say) -> Verdict:
+    """The disk under the tables is full for a while."""
+    async with Cluster(directory / "pg") as cluster, _small_disk(cluster, directory) as place:
+
+        async def during(stage: Stage) -> None:
+            await asyncio.sleep(_MIDDLE)
+            began = now()
+            connection = await stage.connect()
+            try:
+                await connection.execute("create table filler (text text)")
+                # Ever smaller pieces, until not one more fits.
+                for size in (1_000_000, 100_000, 8_000, 8_000):
+                    await _fill(connection, size)
+                await asyncio.sleep(2.0)
+                await connection.execute("drop table filler")
+                await connection.execute("checkpoint")
+            finally:
+                connection.terminate()
+            stage.fault("disk", t=began, seconds=(now() - began) / SECOND)
+
+        stage = Stage(cluster, directory, lease=_PROFILE.lease, tablespace=place)
+        act = Act(during)
+        return await perform(stage, _PROFILE, seed, draw(_PROFILE, seed), say=say, act=act)
+
+
+async def _fill(connection: Any, size: int) -> None:
+    with suppress(asyncpg.DiskFullError):
+        for _ in range(10_000):
+            await connection.execute(
+                "insert into filler select string_agg(gen_random_uuid()::text, '')"
+                " from generate_series(1, $1::integer / 36)",
+                size,
+            )
+
+
+async def pooled(directory: Path, seed: int, say: Say) -> Verdict:
+    """PgBouncer in transaction mode between the processes and the server."""
+    program = os.environ.get("PGBOUNCER") or shutil.which("pgbouncer", path=_PLACES)
+    if program is None:
+        raise CannotPlay("PgBouncer is not installed; PGBOUNCER may name its program")
+    # asyncpg asks for the types of each connection in a query that takes seconds to compile. It
+    # turns that off for the session, which here is another server's.
+    settings = {"jit": "off"}
+    async with (
+        Cluster(directory / "pg", settings=settings) as cluster,
+        _bouncer(program, cluster, directory) as port,
+    ):
+        stage = Stage(cluster, directory, lease=_PROFILE.lease)
+        stage.proxy.upstream = port
+        act = Act(workers={"pooled": True}, plan={"pooled": True})
+        stage.pooled = True
+        return await perform(stage, _PROFILE, seed, draw(_PROFILE, seed), say=say, act=act)
+
+
+_PLACES = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"
+
+
+@asynccontextmanager
+async def _bouncer(program: str, cluster: Cluster, directory: Path) -> AsyncIterator[int]:
+    port = free_port()
+    settings = directory / "pgbouncer.ini"
+    settings.write_text(
+        f"[databases]\n* = host={HOST} port={cluster.port} user=postgres\n"
+        f"[pgbouncer]\nlisten_addr = {HOST}\nlisten_port = {port}\nauth_type = any\n"
+        "unix_socket_dir =\npool_mode = transaction\ndefault_pool_size = 12\n"
+        "max_client_conn = 300\nignore_startup_parameters = extra_float_digits\n"
+    )
+    settings.chmod(0o644)
+    bouncer = _start(tied(cluster.account, program, str(settings)), directory / "pgbouncer.log")
+    try:
+        await asyncio.sleep(0.5)
+        if bouncer.poll() is not None:
+            said = (directory / "pgbouncer.log").read_text()[-1000:]
+            raise RuntimeError(f"PgBouncer did not start:\n{said}")
+        yield port
+    finally:
+        bouncer.kill()
+        bouncer.wait()
+
+
+def _start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("ab") as said:
+        return subprocess.Popen(command, stdout=said, stderr=said)
+
+
+ACTS: dict[str, Callable[[Path, int, Say], Awaitable[Verdict]]] = {
+    "failover to a synchronous standby": failover_sync,
+    "failover to a lagging standby": failover_async,
+    "PgBouncer in transaction mode": pooled,
+    "workers with wrong clocks": skewed_clocks,
+    "full disk": full_disk,
+    "old snapshot": old_snapshot,
+}
+
+ACTS_ALONE = "acts"
+"""The profile that plays these and nothing else."""
+
+
+async def play_all(seed: int, directory: Path, console: Console) -> dict[str, Verdict]:
+    """One after the other; what cannot be played here is said, not hidden."""
+    verdicts: dict[str, Verdict] = {}
+    for name, play in ACTS.items():
+        place = directory / name.replace(" ", "-")
+        place.mkdir()
+        place.chmod(0o711)
+        console.print(f"[bold]{name}[/bold]")
+        try:
+            verdict = await play(place, seed, console.print)
+        except CannotPlay as reason:
+            console.print(f"[yellow]SKIPPED: {reason}[/yellow]")
+            continue
+        verdict.history.plan["profile"] = name
+        verdicts[name] = verdict
+    return verdicts

@@ -1,0 +1,192 @@
+"""Worker processes of `holdfast run`: told to end, killed, poisoned."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chaos.cluster import HOST
+from chaos.figures.base import Measured, figure, judged, spread
+from chaos.files import SECOND, Line, now, read
+from chaos.stage import Stage
+from holdfast import Holdfast
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from chaos.cluster import Cluster
+
+_ROOT = Path(__file__).parents[2]
+_GRACE = 2.0
+_BOUND = 1.0
+"""Seconds beyond the grace."""
+
+_LEASE = 30.0
+_FAREWELLS = ("idle", "waits", "stubborn", "blocks", "thread", "silent", "silent-waits")
+
+
+class Bench:
+    """Commands on one database, each through a link of its own."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._journal = stage.directory / "starts.jsonl"
+
+    def starts(self, **like: object) -> list[Line]:
+        return [
+            line
+            for line in read(self._journal)
+            if line["e"] == "start" and all(line[field] == like[field] for field in like)
+        ]
+
+    def ages(self) -> dict[int, float]:
+        """How long ago each process was started, dead ones included."""
+        made = (line for line in read(self._journal) if line["e"] == "made")
+        return {line["pid"]: (now() - line["t"]) / SECOND for line in made}
+
+    @asynccontextmanager
+    async def command(
+        self, link: str, prefix: str, *options: str
+    ) -> AsyncIterator[subprocess.Popen[bytes]]:
+        """`holdfast run` on the tables of that prefix, ready to work."""
+        port = await self._stage.proxy.open(link)
+        log = self._stage.directory / f"{link}.log"
+        process = self._spawn(log, port, prefix, *options)
+        try:
+            if not await self._stage.until(lambda: " runs " in log.read_text(), 60):
+                raise RuntimeError(f"holdfast run does not start:\n{log.read_text()}")
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+
+    def _spawn(self, log: Path, port: int, prefix: str, *options: str) -> subprocess.Popen[bytes]:
+        environment = {
+            **os.environ,
+            "HOLDFAST_DSN": f"postgresql://postgres@{HOST}:{port}/chaos",
+            "HOLDFAST_PREFIX": prefix,
+            "CHAOS_JOURNAL": str(self._journal),
+            "PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]),
+        }
+        command = [sys.executable, "-m", "holdfast", "run", "chaos.figures.target:main", *options]
+        with log.open("wb") as said:
+            return subprocess.Popen(command, cwd=_ROOT, env=environment, stdout=said, stderr=said)
+
+
+@figure("SIGTERM", "gone within the grace and one second, whatever handler or database do")
+async def farewells(cluster: Cluster, directory: Path) -> Measured:
+    """Idle, waiting, ignoring its cancellation, blocking; and with a silent database."""
+    async with Stage(cluster, directory, lease=_LEASE, probing=False) as stage:
+        bench = Bench(stage)
+        took = {case: await _farewell(bench, stage, case) for case in _FAREWELLS}
+    values = {"grace_s": _GRACE, **{f"{case}_s": round(took[case], 3) for case in took}}
+    return Measured(max(took.values()) <= _GRACE + _BOUND, values)
+
+
+async def _farewell(bench: Bench, stage: Stage, case: str) -> float:
+    kind = case.removeprefix("silent-")
+    busy = kind not in ("idle", "silent")
+    prefix = case.replace("-", "_")
+    async with Holdfast.connect(stage.dsn, prefix=prefix) as hf:
+        await hf.install()
+        if busy:
+            await hf.queries.enqueue(kind)
+    async with bench.command(case, prefix, "--drain-timeout", f"{_GRACE:g}s") as process:
+        if busy:
+            await stage.until(lambda: bool(bench.starts(ep=kind, pid=process.pid)), 30)
+        if case.startswith("silent"):
+            await stage.proxy.silence(case)
+            # So that a statement is on its way, and stays there.
+            await asyncio.sleep(1.0)
+        began = now()
+        process.send_signal(signal.SIGTERM)
+        await stage.until(lambda: process.poll() is not None, 30)
+        return (now() - began) / SECOND
+
+
+_DEATHS = 12
+_LONG_ENOUGH = 11.0
+"""Seconds after which the supervisor does not take a death for one of the start."""
+
+
+@figure("supervised death", "jobs of a dead worker start again within one second")
+async def supervised(cluster: Cluster, directory: Path) -> Measured:
+    """Workers of `holdfast run --processes` are killed; their leases are an hour long."""
+    chance = random.Random(6)
+    seconds: list[float] = []
+    async with Stage(cluster, directory, lease=3600.0, probing=False) as stage:
+        bench = Bench(stage)
+        options = ("--processes", "3", "--heartbeat-timeout", "1h")
+        async with (
+            bench.command("supervisor", "holdfast", *options),
+            Holdfast.connect(stage.dsn) as hf,
+        ):
+            for _ in range(_DEATHS):
+                seconds += await _die(bench, stage, hf, chance)
+    seconds.sort()
+    values = {"deaths": _DEATHS, "jobs": len(seconds), "restart_s": spread(seconds)}
+    return Measured(seconds[-1] <= _BOUND, values)
+
+
+async def _die(bench: Bench, stage: Stage, hf: Holdfast, chance: random.Random) -> list[float]:
+    """Kill one worker that has jobs; for each of these, the time to its next start."""
+    ids = set(await hf.queries.enqueue(["hangs-once"] * 6))
+
+    def started(recoveries: int) -> list[Line]:
+        return [line for line in bench.starts(rec=recoveries) if line["j"] in ids]
+
+    def holders() -> list[int]:
+        ages = bench.ages()
+        return [line["pid"] for line in started(0) if ages[line["pid"]] > _LONG_ENOUGH]
+
+    await stage.until(lambda: len(started(0)) == len(ids) and bool(holders()), 60)
+    victim = chance.choice(holders())
+    lost = {line["j"] for line in started(0) if line["pid"] == victim}
+    died = now()
+    os.kill(victim, signal.SIGKILL)
+    await stage.until(lambda: {line["j"] for line in started(1)} >= lost, 60)
+    await hf.queries.mark_job_as_cancelled(list(ids - lost))
+    return [(line["t"] - died) / SECOND for line in started(1) if line["j"] in lost]
+
+
+_POISON, _INNOCENT = 10, 10_000
+
+
+@figure("poison", "deadly jobs among 10,000: three deaths each, no other job retired")
+async def poison(cluster: Cluster, directory: Path) -> Measured:
+    """One job in a thousand kills its worker; whoever dies has a successor at once."""
+    lease = 2.0
+    async with Stage(cluster, directory, lease=lease, probing=False) as stage:
+        for n in range(4):
+            await stage.start_worker(f"w{n}")
+        producer = await stage.start_producer(
+            "p",
+            seed=4,
+            first=0,
+            count=_INNOCENT,
+            per_second=500.0,
+            shares={"fast": _INNOCENT // _POISON, "poison": 1},
+            capped=True,
+        )
+        await stage.until(lambda: not producer.alive, 120)
+        await stage.drained(240)
+        await stage.finish()
+    verdict = judged(directory, lease=lease, innocent=True, drained=True)
+    stories = verdict.history.stories.values()
+    deaths = [len(story.runs) for story in stories if story.runs and story.runs[0].kind == "poison"]
+    found = verdict.violations["I-29 poison is held alone"]
+    values = {
+        "jobs": len(stories),
+        "deadly": len(deaths),
+        "deaths_each": sorted(set(deaths)),
+        "others_retired": len({violation.job for violation in found}),
+    }
+    return Measured(not found and set(deaths) == {3}, values)

@@ -1,0 +1,321 @@
+"""Roles with no more than they need: what each may do to which table, as GRANT statements.
+
+Privileges end at columns. A producer cannot read a payload, a worker cannot write who cancelled a
+job, an operator cannot forge a claim, and nobody but the pruner can take a row out of the log.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING
+
+from holdfast.errors import InvalidInput
+from holdfast.stores.postgres.binding import (
+    BREAKER_COLUMNS,
+    HIDDEN_COLUMNS,
+    JOB_COLUMNS,
+    Binding,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from holdfast.settings import Names
+    from holdfast.table import TableQueue
+
+_LONGEST_NAME = 63
+_RESERVED = ("public", "none", "current_role", "current_user", "session_user")
+
+
+class Role(enum.StrEnum):
+    """Who connects, and what for."""
+
+    PRODUCER = "producer"
+    WORKER = "worker"
+    OPERATOR = "operator"
+    PRUNER = "pruner"
+    READER = "reader"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A privilege on a table as the templates call it; no columns means all of them."""
+
+    privilege: str
+    relation: str
+    columns: tuple[str, ...] = ()
+
+    def sql(self, relations: Mapping[str, str], role: str) -> str:
+        columns = f" ({', '.join(self.columns)})" if self.columns else ""
+        return f"grant {self.privilege}{columns} on {relations[self.relation]} to {role};"
+
+
+def _grants(privilege: str, **columns: tuple[str, ...]) -> tuple[Grant, ...]:
+    return tuple(Grant(privilege, relation, names) for relation, names in columns.items())
+
+
+_ALL: tuple[str, ...] = ()
+_NEW = (
+    *("entrypoint", "payload", "priority", "execute_after", "dedupe_key", "headers"),
+    *("max_attempts", "max_recoveries", "created", "updated"),
+)
+_LEASE = ("claim_token", "claimed_by", "claimed_at", "heartbeat", "lease")
+_COUNTERS = ("status", "attempts", "recoveries", "execute_after", "held_at", "updated")
+_LOGGED = (
+    *("job_id", "status", "entrypoint", "priority", "attempt", "recoveries"),
+    *("claimed_by", "claimed_at", "reason", "created"),
+)
+_COUNTED = ("job_id", "id", "status", "entrypoint", "priority", "claimed_at", "created", "tx")
+_BREAKER = (*BREAKER_COLUMNS[1:], "revision")
+_REGISTERED = ("name", "expression", "timezone", "misfire", "overlap", "next_run", "created")
+_BEATEN = ("entrypoints", "concurrency", "running", "state", "heartbeat")
+
+_VERSION = _grants("select", migrations=("version",))
+_ENQUEUE = (
+    *_grants("insert", table=_NEW, enqueues=_ALL),
+    *_grants("select", enqueues=_ALL),
+)
+# Counting reads the log and moves the mark; the statistics are all it writes.
+_COUNT = (
+    *_grants("select", log=_COUNTED, counted=_ALL, statistics=_ALL),
+    *_grants("insert", statistics=_ALL),
+    *_grants("update", counted=("tx",), statistics=("count", "busy")),
+)
+_LOOK = _grants(
+    "select",
+    **dict.fromkeys(("leases", "log", "statistics", "schedules", "workers", "breakers"), _ALL),
+)
+_BREAK = (
+    *_grants("insert", breakers=("name", "updated")),
+    *_grants("update", breakers=_BREAKER),
+)
+
+GRANTS: Mapping[Role, tuple[Grant, ...]] = {
+    Role.PRODUCER: (
+        *_VERSION,
+        *_ENQUEUE,
+        *_grants(
+            "select",
+            table=("id", "dedupe_key", "execute_after", "held_at", "status"),
+            log=("id", "job_id", "status"),
+        ),
+    ),
+    Role.WORKER: (
+        *_VERSION,
+        *_ENQUEUE,
+        *_COUNT,
+        *_BREAK,
+        *_grants("select", table=_ALL, leases=_ALL, workers=_ALL),
+        *_grants("select", schedules=_ALL, breakers=_ALL),
+        *_grants("insert", leases=_ALL, workers=_ALL, log=(*_LOGGED, "traceback")),
+        *_grants("insert", schedules=(*_REGISTERED, "updated")),
+        *_grants("update", table=(*_COUNTERS, *_LEASE, "last_error", "last_error_at")),
+        # To lock a row means to be allowed to change one of its columns.
+        *_grants("update", leases=("ids",), workers=_BEATEN),
+        *_grants("update", schedules=(*_REGISTERED[1:6], "last_run", "updated")),
+        *_grants("delete", table=_ALL, leases=_ALL, workers=_ALL, enqueues=_ALL),
+    ),
+    Role.OPERATOR: (
+        *_VERSION,
+        *_ENQUEUE,
+        *_LOOK,
+        *_BREAK,
+        *_grants("select", table=_ALL),
+        *_grants("insert", log=(*_LOGGED, "actor")),
+        *_grants("update", table=(*_COUNTERS, "max_attempts", "payload")),
+        *_grants("update", schedules=("paused", "next_run", "updated")),
+        *_grants("delete", table=_ALL, schedules=_ALL),
+    ),
+    Role.PRUNER: (*_VERSION, *_COUNT, *_grants("delete", log=_ALL)),
+    Role.READER: (
+        *_VERSION,
+        *_LOOK,
+        *_grants("select", table=tuple(name for name in JOB_COLUMNS if name not in HIDDEN_COLUMNS)),
+    ),
+}
+
+_PURPOSES: Mapping[Role, tuple[str, ...]] = {
+    Role.PRODUCER: ("enqueue:raise", "enqueue:skip", "enqueue_close", "enqueue_recall", "statuses"),
+    Role.OPERATOR: (
+        *("requeue", "edit", "cancel", "delete", "schedule_pause", "schedule_remove"),
+        *("breaker_register", "breaker_write"),
+    ),
+    Role.PRUNER: ("prune",),
+    Role.READER: (
+        *("get", "list_held", "list_running", "browse", "size", "oldest", "history", "log"),
+        *("statistics", "workers", "schedule_all", "breaker_read"),
+    ),
+}
+
+
+def purpose(statement: str) -> Role:
+    """The role that exists for a statement; several may run it."""
+    for role, statements in _PURPOSES.items():
+        if statement.removesuffix(":hidden") in statements:
+            return role
+    return Role.WORKER
+
+
+@dataclass(frozen=True, slots=True)
+class RoleNames:
+    """What the roles are called in the database. They may exist already, or be one role."""
+
+    producer: str
+    worker: str
+    operator: str
+    pruner: str
+    reader: str
+
+    def __post_init__(self) -> None:
+        faults = [
+            f"{role} {name!r} must be 1 to {_LONGEST_NAME} bytes, without NUL, and none of "
+            f"PostgreSQL's own (pg_…, {', '.join(_RESERVED)})"
+            for role, name in self.all().items()
+            if not _is_role_name(name)
+        ]
+        if faults:
+            raise InvalidInput("names of roles: " + "; ".join(faults))
+
+    @classmethod
+    def of(cls, names: Names, given: Mapping[Role, str | None]) -> RoleNames:
+        """Those given, and for the others the prefix of the tables: holdfast_worker."""
+        return cls(**{role: given.get(role) or f"{names.prefix}_{role}" for role in Role})
+
+    def all(self) -> dict[Role, str]:
+        return {role: getattr(self, role) for role in Role}
+
+
+def _is_role_name(name: object) -> bool:
+    if not isinstance(name, str) or "\0" in name:
+        return False
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return False
+    # A longer name is cut by the server, and may then be somebody else's.
+    reserved = name.lower() in _RESERVED or name.lower().startswith("pg_")
+    return 1 <= size <= _LONGEST_NAME and not reserved
+
+
+def grants_sql(
+    names: Names,
+    roles: RoleNames,
+    tables: Sequence[TableQueue] = (),
+    *,
+    own: bool = True,
+    payloads: bool = False,
+) -> str:
+    """A script that makes the roles and gives each exactly its privileges; safe to repeat.
+
+    `tables` are queues on tables of the user's own; `own=False` leaves out Holdfast's tables but
+    for the breakers, which such queues may use. `payloads` lets the reader see what jobs carry.
+    """
+    parts = [
+        "begin;",
+        _create(_distinct(roles, Role)),
+        *(_own_sql(names, roles, payloads) if own else [_breakers_sql(names, roles)]),
+        *(line for table in tables for line in _table_sql(table, roles)),
+        "commit;",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _own_sql(names: Names, roles: RoleNames, payloads: bool) -> list[str]:
+    relations = Binding(names).relations
+    tables = [name for key, name in relations.items() if key not in ("prefix", "status")]
+    everyone = _list(roles, Role)
+    given = [(role, grant) for role, grants in GRANTS.items() for grant in grants]
+    if payloads:
+        given.append((Role.READER, Grant("select", "table", tuple(HIDDEN_COLUMNS))))
+    return [
+        _open(relations["table"], _distinct(roles, Role)),
+        # What an earlier version, or somebody's hand, gave beyond the list below is taken away.
+        f"revoke all on {', '.join(sorted(tables))} from {everyone};",
+        f"grant usage on type {relations['status']} to {everyone};",
+        *(grant.sql(relations, _quote(roles.all()[role])) for role, grant in given),
+    ]
+
+
+def _table_sql(queue: TableQueue, roles: RoleNames) -> list[str]:
+    """The row is the work: the worker reads all of it, and writes what the queue's rules say."""
+    table = ".".join(map(_quote, queue.path))
+    lookers = (Role.OPERATOR, Role.READER)
+    return [
+        _open(table, _distinct(roles, (Role.WORKER, *lookers))),
+        f"grant select, update on {table} to {_list(roles, [Role.WORKER])};",
+        f"grant select on {table} to {_list(roles, lookers)};",
+    ]
+
+
+def _breakers_sql(names: Names, roles: RoleNames) -> str:
+    relations, worker = Binding(names).relations, _list(roles, [Role.WORKER])
+    grants = (Grant("select", "breakers"), *_BREAK)
+    return _do(
+        "begin",
+        f"  if to_regclass({_literal(relations['breakers'])}) is not null then",
+        *(f"    {grant.sql(relations, worker)}" for grant in grants),
+        "  end if;",
+        "end",
+    )
+
+
+def _create(roles: Iterable[str]) -> str:
+    return _for_each(
+        roles,
+        "    if not exists (select from pg_roles where rolname = grantee) then",
+        "      execute format('create role %I nologin', grantee);",
+        "    end if;",
+    )
+
+
+def _open(table: str, roles: Iterable[str]) -> str:
+    """The way to a table, where it is barred. Its schema may be one of the search path."""
+    return _for_each(
+        roles,
+        "    if not has_database_privilege(grantee, current_database(), 'connect') then",
+        "      execute format('grant connect on database %I to %I', current_database(), grantee);",
+        "    end if;",
+        "    select nspname into strict place from pg_namespace where oid = (",
+        f"      select relnamespace from pg_class where oid = {_literal(table)}::regclass);",
+        "    if not has_schema_privilege(grantee, place, 'usage') then",
+        "      execute format('grant usage on schema %I to %I', place, grantee);",
+        "    end if;",
+    )
+
+
+def _for_each(roles: Iterable[str], *lines: str) -> str:
+    names = ", ".join(map(_literal, roles))
+    return _do(
+        "declare grantee name; place name;",
+        "begin",
+        f"  foreach grantee in array array[{names}]::name[] loop",
+        *lines,
+        "  end loop;",
+        "end",
+    )
+
+
+def _do(*lines: str) -> str:
+    body = "\n".join(lines)
+    # A name may contain anything, also what looks like the end of the block.
+    tag = next(tag for n in count() if (tag := f"$grants{n or ''}$") not in body)
+    return f"do {tag}\n{body}\n{tag};"
+
+
+def _distinct(roles: RoleNames, some: Iterable[Role]) -> list[str]:
+    return list(dict.fromkeys(roles.all()[role] for role in some))
+
+
+def _list(roles: RoleNames, some: Iterable[Role]) -> str:
+    return ", ".join(map(_quote, _distinct(roles, some)))
+
+
+def _quote(name: str) -> str:
+    return '"{}"'.format(name.replace('"', '""'))
+
+
+def _literal(text: str) -> str:
+    # E'' so that a backslash means itself whatever standard_conforming_strings says.
+    return "E'{}'".format(text.replace("\\", "\\\\").replace("'", "''"))

@@ -1,0 +1,151 @@
+"""One enqueue statement: its columns, its reply, and what is done when the reply is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from holdfast.clock import monotonic
+from holdfast.errors import ConnectionFailed, ConnectionLost, HoldfastError
+from holdfast.lifecycle import Verb
+from holdfast.models import SOON, JobId
+from holdfast.stores.postgres import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.models import NewJob, OnConflict
+    from holdfast.stores.postgres.runner import Runner
+
+MOST = 1000
+"""Up to so many jobs, a statement that takes half of the time there is has lost its way."""
+
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 0.5
+_LEAST = 0.5
+"""Seconds that a try needs to be worth it."""
+
+
+class Inserter:
+    """Sends jobs in one statement.
+
+    Where the statement commits by itself it has a key, and is sent again under it when the
+    connection is lost: the jobs are then in the queue once. In a caller's transaction a lost
+    connection is the end of that transaction, and nothing is repeated.
+    """
+
+    def __init__(self, runner: Runner, channel: str | None) -> None:
+        self._runner = runner
+        self._channel = channel
+
+    async def insert(
+        self, jobs: Sequence[NewJob], on_conflict: OnConflict, since: float
+    ) -> list[JobId | None]:
+        """ConnectionLost when the outcome is unknown; `since` is when the caller began to wait."""
+        statement = f"{Verb.ENQUEUE}:{on_conflict}"
+        values = {**columns(jobs), "channel": self._channel, "soon": SOON}
+        if self._runner.driver.autocommits:
+            reply = await self._persist(statement, values, len(jobs), since)
+        else:
+            [reply] = await self._runner.run(statement, key=None, **values)
+        return _in_order(jobs, *reply)
+
+    async def _persist(
+        self, statement: str, values: dict[str, object], count: int, since: float
+    ) -> rows.Row:
+        """Try until the outcome is known or the time is up."""
+        key, pause = new_key(), _FIRST_PAUSE
+        ends = max(since + self._runner.driver.timeout, monotonic() + 2 * _LEAST)
+        doubt: ConnectionLost | None = None
+        while True:
+            left = ends - monotonic()
+            # A reply that was lost without a trace leaves time for another try.
+            patience = max(left / 2 if count <= MOST else left, _LEAST)
+            try:
+                return await self._try(key, statement, values, patience, again=doubt is not None)
+            except ConnectionLost as error:
+                doubt = error
+            except ConnectionFailed:
+                if doubt is None:
+                    raise
+            if monotonic() + pause + _LEAST > ends:
+                raise doubt
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _try(
+        self,
+        key: UUID,
+        statement: str,
+        values: dict[str, object],
+        patience: float,
+        *,
+        again: bool,
+    ) -> rows.Row:
+        try:
+            [reply] = await self._runner.run_within(patience, statement, key=key, **values)
+        except (ConnectionFailed, ConnectionLost):
+            raise
+        except HoldfastError:
+            # The key is taken, or a dedupe key is, which may be the work of the first try.
+            if not again or (found := await self._recall(key, patience)) is None:
+                raise
+            return found
+        return reply
+
+    async def _recall(self, key: UUID, patience: float) -> rows.Row | None:
+        """What happened under the key; when nothing did, nothing ever will."""
+        await self._runner.run_within(patience, "enqueue_close", key=key)
+        # A statement of its own: only a new snapshot sees whom the first one waited for.
+        found = await self._runner.run_within(patience, "enqueue_recall", key=key)
+        return found[0] if found else None
+
+
+def new_key() -> UUID:
+    """A UUID of version 7: keys made one after the other lie side by side in the index."""
+    milliseconds = time.time_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF
+    chance = secrets.randbits(74)
+    high = milliseconds << 16 | 0x7000 | chance >> 62
+    return UUID(int=high << 64 | 0x2 << 62 | chance & 0x3FFF_FFFF_FFFF_FFFF)
+
+
+def columns(jobs: Sequence[NewJob]) -> dict[str, object]:
+    """The jobs as arrays; one that says nothing is not sent."""
+    entrypoints, payloads, priorities, after, keys, headers, attempts, recoveries = map(
+        list, zip(*jobs, strict=True)
+    )
+    timed = rows.column(after) or []
+    # Some array has to be sent, or there would be no rows.
+    alike = None not in payloads and entrypoints.count(entrypoints[0]) == len(jobs)
+    return {
+        "entrypoint": entrypoints[0],
+        "entrypoints": None if alike else entrypoints,
+        "payloads": rows.column(payloads),
+        "priorities": priorities if any(priorities) else None,
+        "instants": rows.column([v if isinstance(v, datetime) else None for v in timed]),
+        "delays": rows.column([v if isinstance(v, timedelta) else None for v in timed]),
+        "dedupe_keys": rows.column(keys),
+        "headers": rows.column(headers) and [rows.headers(value) for value in headers],
+        "max_attempts": rows.column(attempts),
+        "max_recoveries": rows.column(recoveries),
+    }
+
+
+def _in_order(
+    jobs: Sequence[NewJob], ids: list[int] | None, skipped: list[str] | None
+) -> list[JobId | None]:
+    """Ids rise in the order given; of a key that is there twice the first place has the job."""
+    found = sorted(map(JobId, ids or ()))
+    if len(found) == len(jobs):
+        return list[JobId | None](found)
+    rest, gone = iter(found), set(skipped or ())
+    places: list[JobId | None] = []
+    for job in jobs:
+        places.append(None if job.dedupe_key in gone else next(rest))
+        if job.dedupe_key is not None:
+            gone.add(job.dedupe_key)
+    return places

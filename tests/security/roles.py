@@ -1,0 +1,74 @@
+"""A queue whose users have the roles of `holdfast sql grants` and nothing else."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.sql import SQL, Identifier
+
+from holdfast.settings import Names
+from holdfast.stores.postgres.grants import Role, RoleNames, grants_sql
+from holdfast.stores.postgres.migrate import install_sql
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.servers import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Where each role connects to: as a user who is a member of that role alone."""
+
+    database: Database
+    names: RoleNames
+
+    def dsn(self, role: Role, *, search_path: bool = True) -> str:
+        dsn = self.database.dsn if search_path else self.database.server_dsn
+        return dsn.replace("postgres@", f"{_login(self.names, role)}@", 1)
+
+    @contextmanager
+    def connection(self, role: Role) -> Iterator[psycopg.Connection[Any]]:
+        # Tests prepare statements themselves.
+        dsn = self.dsn(role)
+        with psycopg.connect(dsn, autocommit=True, prepare_threshold=None) as connection:
+            yield connection
+
+    @contextmanager
+    def owner(self) -> Iterator[psycopg.Connection[Any]]:
+        with psycopg.connect(self.database.dsn, autocommit=True) as connection:
+            yield connection
+
+
+def _login(names: RoleNames, role: Role) -> str:
+    return f"{names.all()[role]}_user"
+
+
+@contextmanager
+def granted(
+    database: Database, names: Names | None = None, *, installed: bool = False
+) -> Iterator[Roles]:
+    """Tables of the owner's, and a user for each role. Roles belong to the whole server."""
+    of_tables = names or Names()
+    roles = RoleNames(**{role: f"{database.schema}_{role}" for role in Role})
+    with psycopg.connect(database.dsn, autocommit=True) as owner:
+        if not installed:
+            owner.execute(install_sql(of_tables).encode())
+        owner.execute(grants_sql(of_tables, roles).encode())
+        for role, name in roles.all().items():
+            login = SQL("create role {} login in role {}")
+            owner.execute(login.format(Identifier(_login(roles, role)), Identifier(name)))
+    try:
+        yield Roles(database, roles)
+    finally:
+        drop(database, *[_login(roles, role) for role in Role], *roles.all().values())
+
+
+def drop(database: Database, *names: str) -> None:
+    with psycopg.connect(database.server_dsn, autocommit=True) as owner:
+        for name in map(Identifier, names):
+            owner.execute(SQL("drop owned by {} cascade").format(name))
+            owner.execute(SQL("drop role {}").format(name))

@@ -1,0 +1,77 @@
+"""One store of which each part is reached as the role that it is for, and no other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.stores.postgres.grants import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.stores.postgres.store import PostgresStore
+
+
+class Part:
+    """A port whose methods belong to several roles."""
+
+    def __init__(self, otherwise: object, **methods: object) -> None:
+        self._otherwise = otherwise
+        self._methods = methods
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._methods.get(name, self._otherwise), name)
+
+
+class RolesStore:
+    """Producers insert, workers claim and settle, operators act, readers look."""
+
+    dedicated = False
+
+    def __init__(self, users: Mapping[Role, PostgresStore]) -> None:
+        producer, worker, operator, pruner, reader = (users[role] for role in Role)
+        self._as_worker = worker
+        self.leases: Any = worker.leases
+        self.wakeups: Any = worker.wakeups
+        self.jobs: Any = Part(
+            reader.jobs,
+            # A reader sees jobs without what they carry.
+            get=operator.jobs,
+            list_held=operator.jobs,
+            list_running=operator.jobs,
+            browse=operator.jobs,
+            insert=producer.jobs,
+            statuses=producer.jobs,
+            requeue=operator.jobs,
+            remove=operator.jobs,
+            edit=operator.jobs,
+            aggregate=pruner.jobs,
+            prune=pruner.jobs,
+        )
+        self.schedules: Any = Part(
+            worker.schedules,
+            all=reader.schedules,
+            set_paused=operator.schedules,
+            trigger=operator.schedules,
+            remove=operator.schedules,
+        )
+        self.breakers: Any = Part(worker.breakers, all=reader.breakers, force=operator.breakers)
+
+    def fork(self, role: str) -> RolesStore:
+        return self
+
+    def on(self, connection: object) -> PostgresStore:
+        """A caller's connection has the rights of the caller."""
+        return self._as_worker.on(connection)
+
+    async def verify(self) -> None:
+        await self._as_worker.verify()
+
+    async def install(self, only: Any = None) -> list[str]:
+        return await self._as_worker.install(only)
+
+    async def uninstall(self) -> None:
+        await self._as_worker.uninstall()
+
+    async def close(self) -> None:
+        return None

@@ -1,0 +1,146 @@
+"""Each role may run its own statements and no others, and has no privilege beyond them.
+
+EXPLAIN checks every privilege that the statement would need, and runs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from holdfast.settings import Names
+from holdfast.stores.postgres.binding import Binding
+from holdfast.stores.postgres.grants import GRANTS, Grant, Role, purpose
+from holdfast.stores.postgres.render import READING, statements
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tests.security.roles import Roles
+
+ALL = frozenset(statements(Names()).names())
+CARRYING = frozenset(READING)
+LOOKING = frozenset(name for name in ALL if purpose(name) is Role.READER) | {"now", "statuses"}
+ENQUEUING = frozenset(name for name in ALL if name.startswith("enqueue"))
+READS_ONE_LEASE = frozenset({"claimed_under", "running", "lanes", "schedule_due"})
+
+MAY: dict[Role, frozenset[str]] = {
+    Role.PRODUCER: ENQUEUING | {"statuses", "now", "sees_payloads"},
+    # To settle is to delete a row and log it: SQL cannot tell that from a cancellation, but the
+    # log can, for a worker may not write an actor.
+    Role.WORKER: ALL
+    - {"requeue", "edit", "cancel", "delete", "schedule_pause", "schedule_remove", "prune"}
+    - {"log", "history"},
+    Role.OPERATOR: ENQUEUING
+    | LOOKING
+    | READS_ONE_LEASE
+    | {"requeue", "edit", "cancel", "delete", "schedule_pause", "schedule_remove"}
+    | {"breaker_register", "breaker_write", "sees_payloads"},
+    Role.PRUNER: frozenset({"prune", "aggregate", "statistics", "now", "sees_payloads"}),
+    Role.READER: LOOKING - CARRYING | READS_ONE_LEASE | {"sees_payloads"},
+}
+
+
+def _refused(connection: psycopg.Connection[Any], name: str) -> bool:
+    """Whether the server would refuse this statement to the user of the connection."""
+    statement = statements(Names())[name]
+    prepared = f'"{name}"'
+    arguments = ", ".join(["null"] * len(statement.parameters))
+    try:
+        connection.execute(f"prepare {prepared} as {statement.text}".encode())
+        connection.execute(
+            f"explain execute {prepared} {f'({arguments})' if arguments else ''}".encode()
+        )
+    except psycopg.errors.InsufficientPrivilege:
+        return True
+    finally:
+        connection.execute(b"deallocate all")
+    return False
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_role_may_run_exactly_its_statements(shared_roles: Roles, role: Role) -> None:
+    with shared_roles.connection(role) as connection:
+        assert {name for name in ALL if not _refused(connection, name)} == MAY[role]
+
+
+def _atoms(role: Role) -> list[Grant]:
+    """Every privilege of a role, column by column."""
+    return [
+        Grant(grant.privilege, grant.relation, (column,) if column else ())
+        for grant in GRANTS[role]
+        for column in (grant.columns or ("",))
+    ]
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_role_has_no_privilege_that_its_statements_do_not_need(
+    roles18: Roles, role: Role
+) -> None:
+    relations, name = Binding(Names()).relations, f'"{roles18.names.all()[role]}"'
+    idle = []
+    with roles18.owner() as owner, roles18.connection(role) as connection:
+        for grant in _atoms(role):
+            columns = f" ({', '.join(grant.columns)})" if grant.columns else ""
+            what = f"{grant.privilege}{columns} on {relations[grant.relation]}"
+            owner.execute(f"revoke {what} from {name}".encode())
+            if grant.relation != "migrations" and not any(
+                _refused(connection, statement) for statement in MAY[role]
+            ):
+                idle.append(what)
+            owner.execute(f"grant {what} to {name}".encode())
+    assert idle == []
+
+
+def test_nobody_but_the_pruner_can_change_what_the_log_says(shared_roles: Roles) -> None:
+    for role in Role:
+        with shared_roles.connection(role) as connection:
+            for statement in ("update holdfast_log set reason = 'x'", "truncate holdfast_log"):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute(statement.encode())
+            if role is not Role.PRUNER:
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute(b"delete from holdfast_log")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "insert into holdfast_log (job_id, status, entrypoint, priority, attempt, recoveries,"
+        " actor) values (1, 'canceled', 'x', 0, 0, 0, 'somebody else')",
+        "update holdfast set payload = 'x'",
+        "update holdfast_schedules set paused = true",
+        "select traceback from holdfast_log",
+        "insert into holdfast_migrations values (99, 'x')",
+        "create table mine ()",
+        "alter table holdfast add column x int",
+        "drop table holdfast",
+    ],
+)
+def test_a_worker_cannot_overstep(shared_roles: Roles, statement: str) -> None:
+    with (
+        shared_roles.connection(Role.WORKER) as connection,
+        pytest.raises(psycopg.errors.InsufficientPrivilege),
+    ):
+        connection.execute(statement.encode())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select payload from holdfast",
+        "select headers from holdfast",
+        "select reason from holdfast_log",
+        "insert into holdfast (entrypoint, status) values ('x', 'failed')",
+        "update holdfast set priority = 9",
+        "delete from holdfast",
+    ],
+)
+def test_a_producer_sees_no_payload_and_changes_no_job(shared_roles: Roles, statement: str) -> None:
+    with (
+        shared_roles.connection(Role.PRODUCER) as connection,
+        pytest.raises(psycopg.errors.InsufficientPrivilege),
+    ):
+        connection.execute(statement.encode())

@@ -1,0 +1,235 @@
+"""Telemetry of many jobs at once: what is counted, timed and sampled of a batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    ParentBased,
+    Sampler,
+    SamplingResult,
+)
+from opentelemetry.trace import SpanKind
+
+from holdfast import Holdfast, InvalidInput, Job
+from holdfast.telemetry.otel import TIMED, OpenTelemetry
+from tests.worker.rig import ends
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+MANY = 100
+SAMPLED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+UNSAMPLED = "00-1af7651916cd43dd8448eb211c80319c-c7ad6b7169203331-00"
+
+
+class Asked(Sampler):
+    """Answers as another sampler does, and remembers what it was asked about."""
+
+    def __init__(self, inner: Sampler) -> None:
+        self._inner = inner
+        self.names: list[str] = []
+
+    def should_sample(
+        self, parent_context: Any, trace_id: int, name: str, *rest: Any, **named: Any
+    ) -> SamplingResult:
+        self.names.append(name)
+        return self._inner.should_sample(parent_context, trace_id, name, *rest, **named)
+
+    def get_description(self) -> str:
+        return "Asked"
+
+
+class Rig:
+    """A worker in memory, whose handlers note the span they run in."""
+
+    def __init__(self, root: Sampler, **options: Any) -> None:
+        self.sampler = Asked(ParentBased(root))
+        self._spans, self._reader = InMemorySpanExporter(), InMemoryMetricReader()
+        self._tracers = TracerProvider(sampler=self.sampler)
+        self._tracers.add_span_processor(SimpleSpanProcessor(self._spans))
+        self.hf = Holdfast.in_memory()
+        self.hf.instrument(OpenTelemetry(MeterProvider([self._reader]), self._tracers, **options))
+        self.contexts: list[trace.SpanContext] = []
+
+        @self.hf.entrypoint("mail", on_failure="hold")
+        async def mail(job: Job) -> None:
+            self.contexts.append(trace.get_current_span().get_span_context())
+            with self._tracers.get_tracer("a library").start_as_current_span("inside"):
+                pass
+            if job.payload == b"bad":
+                raise ValueError
+
+        @self.hf.entrypoint("text")
+        async def text(job: Job) -> None:
+            pass
+
+    async def drain(self) -> None:
+        await ends(self.hf.run(mode="drain", signals=False, batch_size=2 * MANY, concurrency=1000))
+
+    def spans(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self._spans.get_finished_spans() if span.name == name]
+
+    def points(self, name: str) -> dict[frozenset[tuple[str, Any]], Any]:
+        data = self._reader.get_metrics_data()
+        assert data is not None
+        return {
+            frozenset((point.attributes or {}).items()): point
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            if metric.name == name
+            for point in metric.data.data_points
+        }
+
+    def values(self, name: str) -> dict[frozenset[tuple[str, Any]], Any]:
+        return {attributes: point.value for attributes, point in self.points(name).items()}
+
+    async def add(
+        self, count: int, name: str = "mail", *, headers: Mapping[str, str] | None = None
+    ) -> None:
+        await self.hf.queries.enqueue([name] * count, [None] * count, headers=[headers] * count)
+
+
+def of(**attributes: str) -> frozenset[tuple[str, Any]]:
+    return frozenset(attributes.items())
+
+
+async def test_every_job_of_a_batch_is_counted_under_its_queue_and_outcome() -> None:
+    rig = Rig(ALWAYS_OFF)
+    await rig.add(MANY)
+    await rig.add(MANY // 2, "text")
+    await rig.hf.queries.enqueue(["mail"] * 3, [b"bad"] * 3)
+
+    await rig.drain()
+
+    worker = rig.hf.queue_manager.id
+    assert rig.values("queue.claimed") == {
+        of(queue="mail", worker=worker): MANY + 3,
+        of(queue="text", worker=worker): MANY // 2,
+    }
+    assert rig.values("queue.processed") == {of(queue="mail"): MANY, of(queue="text"): MANY // 2}
+    assert rig.values("queue.failed") == {of(queue="mail", error="ValueError"): 3}
+
+
+@pytest.mark.parametrize("name", ["queue.job_duration_ms", "queue.wait_ms"])
+async def test_every_job_of_a_small_batch_is_timed(name: str) -> None:
+    rig = Rig(ALWAYS_OFF)
+    await rig.add(TIMED)
+    await rig.add(1, "text")
+
+    await rig.drain()
+
+    counts = {attributes: point.count for attributes, point in rig.points(name).items()}
+    assert counts == {of(queue="mail"): TIMED, of(queue="text"): 1}
+
+
+async def test_of_a_large_batch_as_many_are_timed_as_was_asked_for() -> None:
+    rig = Rig(ALWAYS_OFF, timed=10)
+    await rig.add(MANY)
+    await rig.add(1, "text")
+
+    await rig.drain()
+
+    counts = {at: point.count for at, point in rig.points("queue.wait_ms").items()}
+    assert counts == {of(queue="mail"): 10, of(queue="text"): 1}
+
+
+def test_that_none_are_timed_cannot_be_asked_for() -> None:
+    with pytest.raises(InvalidInput, match="at least 1, got 0"):
+        OpenTelemetry(timed=0)
+
+
+async def test_a_claim_is_a_span_that_says_how_many_jobs_it_found() -> None:
+    rig = Rig(ALWAYS_ON)
+    await rig.add(MANY)
+    await rig.add(2, "text")
+
+    await rig.drain()
+
+    spans = rig.spans("queue.claim")
+    worker = rig.hf.queue_manager.id
+    assert [dict(span.attributes or {}) for span in spans] == [
+        {"queue": "mail", "worker": worker, "job.count": MANY},
+        {"queue": "text", "worker": worker, "job.count": 2},
+    ]
+    assert {span.kind for span in spans} == {SpanKind.CLIENT}
+    assert len(rig.spans("queue.process")) == MANY + 2
+
+
+async def test_the_sampler_is_not_asked_about_the_jobs_of_a_claim_that_it_does_not_want() -> None:
+    rig = Rig(ALWAYS_OFF)
+    await rig.add(MANY, "text")
+
+    await rig.drain()
+
+    assert rig.sampler.names == ["queue.claim"]
+
+
+async def test_nothing_inside_a_job_is_sampled_when_the_job_is_not() -> None:
+    rig = Rig(ALWAYS_OFF)
+    await rig.add(3)
+
+    await rig.drain()
+
+    assert [context.trace_flags.sampled for context in rig.contexts] == [False] * 3
+    assert all(context.is_valid for context in rig.contexts)
+    assert rig.spans("inside") == []
+
+
+async def test_a_job_of_a_sampled_trace_has_its_span_whatever_became_of_the_others() -> None:
+    rig = Rig(ALWAYS_OFF)
+    await rig.add(3)
+    await rig.add(2, headers={"traceparent": UNSAMPLED})
+    await rig.add(2, headers={"traceparent": SAMPLED, "tenant": "7"})
+    await rig.add(2, headers={"traceparent": UNSAMPLED})
+
+    await rig.drain()
+
+    spans = rig.spans("queue.process")
+    assert [f"{span.context.trace_id:032x}" for span in spans] == [SAMPLED.split("-")[1]] * 2
+    assert len({span.context.span_id for span in spans}) == 2
+    assert len(rig.spans("inside")) == 2
+
+
+async def test_an_unsampled_job_still_carries_the_trace_of_its_enqueue() -> None:
+    rig = Rig(ALWAYS_ON)
+    await rig.add(3, headers={"traceparent": UNSAMPLED})
+
+    await rig.drain()
+
+    assert [f"{one.trace_id:032x}" for one in rig.contexts] == [UNSAMPLED.split("-")[1]] * 3
+    assert rig.spans("queue.process") == []
+    assert rig.spans("inside") == []
+
+
+async def test_headers_without_a_trace_leave_the_job_in_the_trace_of_its_claim() -> None:
+    rig = Rig(ALWAYS_ON)
+    await rig.add(2, headers={"tenant": "7"})
+
+    await rig.drain()
+
+    [claim] = rig.spans("queue.claim")
+    parents = [span.parent.span_id for span in rig.spans("queue.process") if span.parent]
+    assert parents == [claim.context.span_id] * 2
+
+
+async def test_a_handler_leaves_no_span_behind_for_the_next() -> None:
+    rig = Rig(ALWAYS_ON)
+    await rig.add(3)
+
+    await rig.drain()
+
+    assert len({context.span_id for context in rig.contexts}) == 3
+    assert not trace.get_current_span().get_span_context().is_valid
