@@ -69,7 +69,7 @@ CONTESTANTS = {
             "pgqueuer_subject.py",
             "pgqueuer where status in ('queued', 'picked') and execute_after <= clock_timestamp()",
             requirements=("pgqueuer", "asyncpg", "uvloop"),
-            pace=Pace(600, 900, 20_000, 8_000, 2_000, 6_000),
+            pace=Pace(700, 900, 25_000, 9_000, 2_000, 4_000),
         ),
         Contestant(
             "graphile-worker",
@@ -78,7 +78,7 @@ CONTESTANTS = {
             " where attempts < max_attempts and run_at <= clock_timestamp()",
             "node",
             ("graphile-worker",),
-            pace=Pace(900, 3_000, 30_000, 20_000, 250, 5_000),
+            pace=Pace(700, 900, 25_000, 25_000, 700, 5_000),
         ),
         Contestant(
             "pg-boss",
@@ -86,7 +86,7 @@ CONTESTANTS = {
             "pgboss.job where state < 'completed' and start_after <= clock_timestamp()",
             "node",
             ("pg-boss",),
-            pace=Pace(700, 2_000, 20_000, 9_000, 1, 5_000),
+            pace=Pace(400, 800, 25_000, 12_000, 1, 2_000),
         ),
         Contestant(
             "chancy",

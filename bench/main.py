@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from bench.contestants import Contestant
 
 BENCH = Path(__file__).parent
-WHOLE = BENCH / "results.json"
 # What is not a whole run must not take the place of one.
 PARTIAL = BENCH / ".run" / "results.json"
 console = Console()
@@ -39,10 +38,11 @@ console = Console()
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
+    target = Path(options.results) if options.results else _target(options)
+    profile = {"profile": "quick" if options.quick else "full", "scale": options.scale}
+    found = _earlier(target, profile) if options.resume else Record()
     # The server and the subjects are stopped on the way out, also when somebody stops the run.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    target = Path(options.results) if options.results else _target(options)
-    found = record.load(target) if options.resume and record.beside(target).exists() else Record()
     installed = _install(_subjects(options), found, options.reinstall)
     plan = _plan(options, installed, found)
     _tell_plan(plan, target)
@@ -50,7 +50,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tempfile.TemporaryDirectory(prefix="holdfast-bench-logs-") as logs,
         Server(Path(options.pg) if options.pg else find_binaries(), Path(options.data)) as server,
     ):
-        profile = {"profile": "quick" if options.quick else "full", "scale": options.scale}
         found.facts |= facts.gather(server, installed) | profile
         facts.add_source(found.facts)
         stage = Stage(server, plan.sizes, installed, Path(logs))
@@ -69,7 +68,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--scale", type=float, default=1.0, help="smaller counts and times, to try things out")
     add("--pg", default=os.environ.get("BINDIR"), help="folder of PostgreSQL's initdb (BINDIR)")
     add("--data", default=str(DISK), help=f"folder on a real disk for the cluster ({DISK})")
-    add("--results", help=f"the file the figures go to ({WHOLE.name}; of a part, {PARTIAL.parent})")
+    add(
+        "--results",
+        help=f"the file the figures go to ({publish.WHOLE.name}; of a part, {PARTIAL.parent})",
+    )
     add("--publish", action="store_true", help="write the plots and tables of docs/ from this run")
     add(
         "--reinstall", action="store_true", help="install the peers again, in their newest versions"
@@ -78,11 +80,25 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _target(options: argparse.Namespace) -> Path:
-    return PARTIAL if _is_partial(options) else WHOLE
+    return PARTIAL if _is_partial(options) else publish.WHOLE
 
 
 def _is_partial(options: argparse.Namespace) -> bool:
     return bool(options.quick or options.only or options.subjects or options.scale != 1.0)
+
+
+def _earlier(target: Path, profile: dict[str, Any]) -> Record:
+    """What a run of the same kind has left there."""
+    if not record.beside(target).exists():
+        return Record()
+    try:
+        found = record.load(target)
+    except record.NoSteps as error:
+        sys.exit(str(error))
+    kind = {name: found.facts.get(name) for name in profile}
+    if kind != profile:
+        sys.exit(f"{target} is of another kind of run ({kind}): start anew, without --resume")
+    return found
 
 
 def _subjects(options: argparse.Namespace) -> list[Contestant]:
@@ -138,8 +154,8 @@ def _tell(found: Record, target: Path, options: argparse.Namespace) -> int:
     wide.print(publish.goals_table(found))
     for subject, reason in found.failures().items():
         console.print(f"[yellow]{subject}: {reason}")
-    if options.publish and not _is_partial(options):
-        publish.publish(found)
+    if options.publish and target in (publish.WHOLE, publish.NEWER) and not _is_partial(options):
+        publish.publish()
     console.print(f"the figures are in {target}")
     return 0 if figures else 1
 

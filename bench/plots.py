@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -98,7 +99,7 @@ def draw(chart: Chart, figures: Sequence[Figure], footer: str) -> str:
 
 def lines_over_time(title: str, lines: Mapping[str, Sequence[float]], footer: str) -> str:
     """A line for each subject through the speeds of its windows, named at its end."""
-    top = max(max(speeds) for speeds in lines.values())
+    top = _round_up(max(max(speeds) for speeds in lines.values()))
     across = (WIDTH - LEFT - NAMES) / max(len(speeds) - 1 for speeds in lines.values())
     parts = [_text(16, 28, title, "title"), *_grid(top)]
     ends = {subject: _height(speeds[-1], top) for subject, speeds in lines.items()}
@@ -123,6 +124,12 @@ def _grid(top: float) -> list[str]:
         parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - NAMES}" stroke="#d0d7de" fill="none"/>')
         parts.append(_text(16, y + 4, number(top * part) if part else "0", "note"))
     return parts
+
+
+def _round_up(speed: float) -> float:
+    """To a number that is easily read off an axis."""
+    unit = 10.0 ** math.floor(math.log10(speed or 1.0))
+    return math.ceil(speed / unit * 2) / 2 * unit
 
 
 def _height(speed: float, top: float) -> float:

@@ -6,12 +6,15 @@ Run as a module, it writes the documentation again from the figures that are the
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from bench import goals, plots, record
+from bench.measures.enqueue import WITHOUT_NOTIFY
 from bench.measures.steady import SERIES
 from bench.results import MEASURES, Figure, number, ratio
 
@@ -24,6 +27,17 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGE = DOCS / "benchmarks.md"
 README = ROOT / "README.md"
+WHOLE = ROOT / "bench" / "results.json"
+NEWER = ROOT / "bench" / "results-pg18.json"
+"""The same run on a newer PostgreSQL, if somebody made one."""
+NOTED = {
+    ("latency_p50", "latency_p95"): "enqueue to handler start, p95, ms",
+    ("enqueue_producers", WITHOUT_NOTIFY): "8 producer processes without NOTIFY, jobs/s",
+    ("telemetry_on", "every_span"): "drain with metrics and a span for every job, jobs/s",
+    ("drain_1", "cpu_of_worker"): "CPU of the worker for a job, µs",
+    ("drain_1", "cpu_of_postgresql"): "CPU of PostgreSQL for a job, µs",
+}
+"""What has no line in results.json, by family and name."""
 IN_README = ("drain_1", "enqueue_bulk", "latency_p50", "steady_worst", "xmin_last", "backlog_1m")
 
 
@@ -62,16 +76,19 @@ def goals_table(found: Record) -> Table:
     return shown
 
 
-def publish(found: Record) -> None:
+def publish() -> None:
     """Draw the plots, and replace what stands between the markers of the pages."""
+    found = record.load(WHOLE)
     figures, facts = found.figures(), found.facts
     drawn = plots.draw_all(figures, _series(found), DOCS / "images", _footer(facts))
     blocks = {
         "run": _run_block(found),
         "figures": _figures_block(figures),
         "plots": "\n".join(f"![{path.stem}](images/{path.name})" for path in drawn),
+        "notes": _notes_block(found),
         "goals": _goals_block(found),
-        "peers": _peers_block(figures),
+        "peers": peers_ahead(figures),
+        "newer": _newer_block(),
     }
     _rewrite(PAGE, blocks)
     _rewrite(README, {"speed": _readme_block(figures, facts, drawn)})
@@ -163,6 +180,16 @@ def _cell(figure: Figure | None, figures: Sequence[Figure]) -> str:
     return spread if figure.subject == "holdfast" or part is None else f"{spread} · {part:.2f}"
 
 
+def _notes_block(found: Record) -> str:
+    lines = ["| what | subject | median |", "|---|---|---|"]
+    for (family, name), what in NOTED.items():
+        rounds = defaultdict(list)
+        for subject, value in found.notes(name, family):
+            rounds[subject].append(value)
+        lines += [f"| {what} | {who} | {number(median(of))} |" for who, of in rounds.items()]
+    return "\n".join(lines)
+
+
 def _goals_block(found: Record) -> str:
     lines = ["| goal | asked | found | |", "|---|---|---|---|"]
     for one in goals.judge(found):
@@ -171,7 +198,14 @@ def _goals_block(found: Record) -> str:
     return "\n".join(lines)
 
 
-def _peers_block(figures: Sequence[Figure]) -> str:
+def _newer_block() -> str:
+    if not NEWER.exists():
+        return "No run on PostgreSQL 18 is kept here."
+    found = record.load(NEWER)
+    return "\n\n".join([_run_block(found), _figures_block(found.figures()), _goals_block(found)])
+
+
+def peers_ahead(figures: Sequence[Figure]) -> str:
     """Every measure in which some peer has the better median."""
     lines = [line for measure in MEASURES if (line := _better_peers(measure, figures))]
     return "\n".join(lines) or "In no measure of this run."
@@ -204,4 +238,4 @@ def _readme_block(
 
 
 if __name__ == "__main__":
-    publish(record.load(ROOT / "bench" / "results.json"))
+    publish()

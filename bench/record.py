@@ -84,8 +84,14 @@ def save(record: Record, results_file: Path) -> None:
     _replace(results_file, results.as_text(record.figures()))
 
 
+class NoSteps(Exception):
+    """A file that does not say which steps its figures come from."""
+
+
 def load(results_file: Path) -> Record:
     found = json.loads(beside(results_file).read_text("utf-8"))
+    if "steps" not in found:
+        raise NoSteps(f"{beside(results_file)} has no steps: run the benchmark anew, whole")
     return Record(found["facts"], [Taken(**step) for step in found["steps"]])
 
 

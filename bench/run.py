@@ -47,7 +47,9 @@ class Run:
         finally:
             self.record.facts["load_at_end"] = os.getloadavg()[0]
             facts.add_source(self.record.facts)
-            record.save(self.record, self.target)
+            # A run that came to nothing leaves the figures of the one before.
+            if self.record.taken:
+                record.save(self.record, self.target)
 
     def _steps(self, steps: Sequence[Step]) -> None:
         estimates = self.plan.seconds(steps)

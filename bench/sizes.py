@@ -15,9 +15,9 @@ class Pace:
     single: float = 900
     concurrent: float = 1_000
     bulk: float = 30_000
-    drain: float = 20_000
+    drain: float = 25_000
     defaults: float = 20_000
-    fail: float = 8_000
+    fail: float = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Sizes:
 
     single: int = 3_000
     bulk: int = 100_000
-    concurrent: int = 40_000
+    concurrent: int = 100_000
     produced: int = 500
     enqueue_seconds: float = 3.0
     drain: int = 50_000
@@ -71,13 +71,12 @@ FULL = Sizes()
 QUICK = Sizes(
     single=2_000,
     bulk=60_000,
-    concurrent=20_000,
+    concurrent=40_000,
     produced=400,
-    enqueue_seconds=2.0,
+    enqueue_seconds=1.5,
     drain_seconds=6.0,
     nap=20_000,
     nap_seconds=3.0,
     probes=120,
-    few_times=3,
     idle_seconds=5.0,
 )

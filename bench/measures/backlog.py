@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _PATIENCE = 60.0
 _WARM_UP = 2_000
-_SETTLING = 2.0
+SETTLING = 2.0
 NAMES, PRIORITIES = 20, 3
 MILLION, LANES = "million", "lanes"
 """Keys of the templates that jobs lie in."""
@@ -91,7 +91,7 @@ def _speed(stage: Stage, subject: Contestant, key: str, **spread: Any) -> float:
         wait_until(
             lambda: (
                 worker.has_done(sizes.many // 8)
-                or time.monotonic() - (worker.first or 0.0) > _SETTLING
+                or time.monotonic() - (worker.first or 0.0) > SETTLING
             ),
             patience=_PATIENCE,
             what=f"{subject.name}: a warm worker",

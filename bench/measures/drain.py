@@ -154,7 +154,7 @@ def _watch(crew: Sequence[Process], count: int, seconds: float) -> tuple[float, 
         what=f"{crew[0].name}: the first job",
     )
     first = min(process.first for process in crew if process.first is not None)
-    megabytes, looked = 0.0, 0.0
+    megabytes, looked = max(process.megabytes() for process in crew), time.monotonic()
     while sum(process.done for process in crew) < count and time.monotonic() - first < seconds:
         for process in crew:
             process.check()

@@ -44,7 +44,9 @@ def _series(stage: Stage, subject: Contestant, *, held: bool) -> list[float]:
         worker.ask("work", sample=0.01)
         first = _keep_fed(worker, feeder, stage.sizes_of(subject).steady_waiting, seconds)
         worker.check()
-        series = rates(worker.samples, first, width, int(seconds / width))
+        series = [
+            round(speed, 1) for speed in rates(worker.samples, first, width, int(seconds / width))
+        ]
     if not all(series):
         raise SubjectFailed(f"{subject.name}: no job was done for {width:g} s")
     return series

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from new_jobs import new_jobs
 from protocol import TALLY, Spec, Subject, Work, act, serve
 
-from holdfast import Holdfast, Job, NewJob
+from holdfast import Holdfast, Job
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,16 +46,7 @@ class HoldfastSubject(Subject):
         await self.hf.queries.enqueue(task, data.encode())
 
     async def many(self, specs: Sequence[Spec]) -> int:
-        jobs = [
-            NewJob(
-                spec.task,
-                spec.data.encode(),
-                spec.priority,
-                timedelta(seconds=spec.delay) if spec.delay else None,
-            )
-            for spec in specs
-        ]
-        return len(await self.hf.queries.enqueue_many(jobs))
+        return len(await self.hf.queries.enqueue_many(new_jobs(specs)))
 
     async def work(self, work: Work) -> None:
         async with Holdfast.connect(self.dsn) as hf:

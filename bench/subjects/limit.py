@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from new_jobs import new_jobs
 from protocol import TALLY, Spec, Subject, Work, serve
 
 from holdfast.lifecycle import TRANSITIONS, Verb
@@ -38,16 +39,7 @@ class Limit(Subject):
         await self._store.jobs.insert([NewJob(task, data.encode())], "raise")
 
     async def many(self, specs: Sequence[Spec]) -> int:
-        jobs = [
-            NewJob(
-                spec.task,
-                spec.data.encode(),
-                spec.priority,
-                timedelta(seconds=spec.delay) if spec.delay else None,
-            )
-            for spec in specs
-        ]
-        return len(await self._store.jobs.insert(jobs, "raise"))
+        return len(await self._store.jobs.insert(new_jobs(specs), "raise"))
 
     async def work(self, work: Work) -> None:
         """Claim on one connection while the batch before is settled on another."""

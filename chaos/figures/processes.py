@@ -12,11 +12,12 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chaos import workload
 from chaos.cluster import HOST
 from chaos.figures.base import Measured, figure, judged, spread
 from chaos.files import SECOND, Line, now, read
 from chaos.stage import Stage
-from holdfast import Holdfast
+from holdfast import Holdfast, JobId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -157,36 +158,49 @@ async def _die(bench: Bench, stage: Stage, hf: Holdfast, chance: random.Random) 
     return [(line["t"] - died) / SECOND for line in started(1) if line["j"] in lost]
 
 
-_POISON, _INNOCENT = 10, 10_000
+_DEADLY, _INNOCENT = 10, 10_000
 
 
-@figure("poison", "deadly jobs among 10,000: three deaths each, no other job retired")
+@figure("poison", "10 deadly jobs among 10,000: exactly three deaths each, no other job retired")
 async def poison(cluster: Cluster, directory: Path) -> Measured:
-    """One job in a thousand kills its worker; whoever dies has a successor at once."""
-    lease = 2.0
+    """One deadly job after the other; whoever dies has a successor at once."""
+    lease = 1.5
     async with Stage(cluster, directory, lease=lease, probing=False) as stage:
         for n in range(4):
             await stage.start_worker(f"w{n}")
         producer = await stage.start_producer(
             "p",
             seed=4,
-            first=0,
+            first=_DEADLY,
             count=_INNOCENT,
-            per_second=500.0,
-            shares={"fast": _INNOCENT // _POISON, "poison": 1},
+            per_second=150.0,
+            shares={"fast": 1},
             capped=True,
         )
+        async with Holdfast.connect(stage.dsn) as hf:
+            deadly = [await _held(stage, hf, uid) for uid in range(_DEADLY)]
         await stage.until(lambda: not producer.alive, 120)
-        await stage.drained(240)
+        await stage.drained(60)
         await stage.finish()
     verdict = judged(directory, lease=lease, innocent=True, drained=True)
-    stories = verdict.history.stories.values()
-    deaths = [len(story.runs) for story in stories if story.runs and story.runs[0].kind == "poison"]
+    deaths = {len(verdict.history.stories[job].runs) for job in deadly}
     found = verdict.violations["I-29 poison is held alone"]
     values = {
-        "jobs": len(stories),
-        "deadly": len(deaths),
-        "deaths_each": sorted(set(deaths)),
+        "jobs": len(verdict.history.stories),
+        "deadly": len(deadly),
+        "deaths_each": sorted(deaths),
         "others_retired": len({violation.job for violation in found}),
     }
-    return Measured(not found and set(deaths) == {3}, values)
+    return Measured(not found and deaths == {3}, values)
+
+
+async def _held(stage: Stage, hf: Holdfast, uid: int) -> JobId:
+    """Enqueue a deadly job, and wait until it is held."""
+    spec = workload.make(uid, "poison", stage.lease, random.Random(uid))
+    [job] = await hf.queries.enqueue(spec.entrypoint, spec.payload)
+
+    async def held() -> bool:
+        return [found.held_at for found in await hf.queries.get_jobs([job])] != [None]
+
+    await stage.eventually(held, 60)
+    return job

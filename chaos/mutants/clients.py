@@ -108,8 +108,8 @@ def claimed_early() -> None:
     """A job is claimed up to a second before it is due."""
     rewrite(
         "claim",
-        "          and j.execute_after <= (select now from clock)\n",
-        "          and j.execute_after <= (select now from clock) + interval '1 second'\n",
+        "least(l.ceiling, (select now from clock))",
+        "least(l.ceiling, (select now from clock) + interval '1 second')",
     )
 
 

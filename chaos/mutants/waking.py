@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 @mutant("no-notify", "wake-up")
 def no_notify() -> None:
     """Nobody is told of new jobs."""
-    rewrite("insert", "    where :channel::text is not null\n", "    where :channel::text = ''\n")
+    rewrite(
+        "insert",
+        "        when :channel::text is null then false\n",
+        "        when true then false\n",
+    )
 
 
 @mutant("due-jobs-not-awaited", "wake-up")
@@ -102,8 +106,7 @@ def never_looks_back() -> None:
     def no(_: Lanes) -> bool:
         return False
 
-    patch(Lanes, "may_sweep", no)
-    patch(Lanes, "overdue", no)
+    patch(Lanes, "may_look_down", no)
     original = Claimer._take
 
     async def take(self: Claimer, sweep: bool, wants: Any, limit: int) -> Any:

@@ -24,7 +24,7 @@ from holdfast.scheduler.manager import (
 from holdfast.settings import MAX_PAYLOAD, Names, WorkerSettings
 from holdfast.stores.memory import InMemoryDriver
 from holdfast.stores.postgres.drivers import Driver, connect
-from holdfast.stores.postgres.drivers.base import LendingDriver
+from holdfast.stores.postgres.drivers.base import TIMEOUT, LendingDriver
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.postgres.tables.store import leases_on
 from holdfast.stores.several import SeveralStores
@@ -113,7 +113,7 @@ class Holdfast:
         dsn: str,
         *,
         driver: Literal["asyncpg", "psycopg"] | None = None,
-        timeout: float = 10.0,
+        timeout: float = TIMEOUT,
         **options: Any,
     ) -> Self:
         """A queue on a DSN: `postgresql://…`, or `embedded:DIR` for a PostgreSQL of its own.
@@ -355,10 +355,9 @@ class Holdfast:
                 await manager.run(settings, chosen)
 
     def _gauges(self) -> AbstractAsyncContextManager[None]:
-        only_tables = len(self._registry) == len(self._tables)
-        if self._telemetry is None or only_tables:
+        if self._telemetry is None:
             return nullcontext()
-        return gauging(self.store, self._telemetry)
+        return gauging(self.work_store(), self._telemetry)
 
     def _traced_registry(self) -> Registry:
         telemetry = self._telemetry

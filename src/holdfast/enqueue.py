@@ -14,6 +14,7 @@ from holdfast.errors import InvalidInput
 from holdfast.models import JobId, NewJob
 
 _LISTS = (list, tuple)
+_SCALARS = frozenset({type(None), str, bytes, int, dict, timedelta, datetime})
 _SMALLINT = 2**31
 _BIGINT = 2**63
 _LONGEST_KEY = 2000
@@ -30,6 +31,9 @@ _UNSTORABLE_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000|[\ud800-\udfff]")
 
 def new_jobs(**columns: Any) -> list[NewJob]:
     """One job from scalars, or one for each place of parallel lists; scalars are repeated."""
+    # Most calls are of one job, and this is the quickest way to know.
+    if _SCALARS.issuperset(map(type, columns.values())):
+        return [NewJob(**columns)]
     lengths = {name: len(value) for name, value in columns.items() if isinstance(value, _LISTS)}
     if not lengths:
         return [NewJob(**columns)]

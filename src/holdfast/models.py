@@ -229,6 +229,16 @@ class QueueSize:
 
 
 @dataclass(frozen=True, slots=True)
+class TableDepth:
+    """How full a table queue is."""
+
+    waiting: int
+    claimed: int
+    oldest: timedelta | None
+    """How long the first due row has waited."""
+
+
+@dataclass(frozen=True, slots=True)
 class Statistic:
     """How many log rows of one kind fell into one bucket of time."""
 

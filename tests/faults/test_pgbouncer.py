@@ -331,8 +331,20 @@ async def own(dsn: str) -> AsyncIterator[Driver]:
     yield connect(dsn)
 
 
+@asynccontextmanager
+async def own_without_prepared_statements(dsn: str) -> AsyncIterator[Driver]:
+    yield connect(dsn, statement_cache_size=0)
+
+
 @pytest.mark.parametrize(
-    "make", [connection_of_asyncpg, pool_of_asyncpg, connection_of_psycopg, own]
+    "make",
+    [
+        connection_of_asyncpg,
+        pool_of_asyncpg,
+        connection_of_psycopg,
+        own,
+        own_without_prepared_statements,
+    ],
 )
 async def test_whoever_would_hear_nothing_is_never_told_that_it_listens(
     make: Callable[[str], AbstractAsyncContextManager[Driver]],

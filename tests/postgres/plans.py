@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 BATCH = 500
 EPOCH = datetime(1, 1, 1, tzinfo=UTC)
+END = datetime(9999, 1, 1, tzinfo=UTC)
 TOKENS = [UUID(int=n) for n in range(1, BATCH + 1)]
 IDS = list(range(1, BATCH + 1))
 NOTHING: list[None] = [None] * BATCH
@@ -61,6 +62,13 @@ VALUES: dict[str, Any] = {
     "entrypoints": ["mail", "report"],
     "floors": [EPOCH, EPOCH],
     "floor_ids": [0, 0],
+    "ceilings": [END, END],
+    "priorities": [0, 1],
+    "slice_floors": [EPOCH, EPOCH],
+    "slice_ceilings": [END, END],
+    "gap_entrypoints": ["mail", "mail"],
+    "gap_tops": [2**31, 0],
+    "gap_bottoms": [0, -(2**31) - 1],
     "shares": [50, 50],
     "leases": [timedelta(seconds=30)] * 2,
     "shortest": timedelta(seconds=30),

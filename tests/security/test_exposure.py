@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from holdfast import Holdfast
 from tests.cli.running import get, installed
 
 if TYPE_CHECKING:
@@ -25,6 +26,11 @@ def _listening(pid: int) -> list[str]:
     ]
 
 
+def _postmaster(directory: Path) -> int:
+    [file] = directory.rglob("postmaster.pid")
+    return int(file.read_text().split()[0])
+
+
 def test_nothing_listens_unless_asked_and_then_on_loopback(tmp_path: Path, pg18: Database) -> None:
     for bench in installed(tmp_path, pg18.dsn):
         quiet = bench.start("jobs:main")
@@ -40,3 +46,9 @@ def test_nothing_listens_unless_asked_and_then_on_loopback(tmp_path: Path, pg18:
             assert get(url + path)[0] == 404
         assert get(f"{url}/livez", host="evil.example")[0] == 421
         assert get(f"{url}/livez", method="POST")[0] == 405
+
+
+async def test_the_embedded_server_listens_on_no_network(server_directory: Path) -> None:
+    async with Holdfast.connect(f"embedded:{server_directory}") as hf:
+        await hf.install()
+        assert _listening(_postmaster(server_directory)) == []

@@ -99,6 +99,22 @@ async def test_a_schedule_may_have_a_hostile_name(pg18: Database) -> None:
         )
 
 
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_bytes_and_numbers_come_back_to_the_last_digit(
+    pg: Database, driver: Literal["asyncpg", "psycopg"]
+) -> None:
+    deep: Any = "end"
+    for _ in range(98):
+        deep = [deep]
+    headers = {"large": 2**53 + 1, "larger": -(10**40), "small": 0.1, "deep": deep, "none": None}
+    payload = bytes(range(256)) * 16
+    async with Holdfast.connect(pg.dsn, driver=driver) as hf:
+        await hf.install()
+        ids = await hf.queries.enqueue("any", payload, headers=headers)
+        [job] = await hf.queries.get_jobs(ids)
+    assert (job.payload, job.headers) == (payload, headers)
+
+
 @pytest.mark.parametrize("part", ["prefix", "schema"])
 @pytest.mark.parametrize(
     "name",

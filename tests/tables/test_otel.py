@@ -183,6 +183,49 @@ class TestTheInstruments:
         depths = {key: point.value for key, point in seen.points("queue.depth").items()}
         assert depths == {(("queue", "greet"), ("status", "queued")): 3}
 
+    async def test_show_how_full_a_table_is(
+        self, hf: Holdfast, witness: Any, seen: Instruments
+    ) -> None:
+        claimed, over = asyncio.Event(), asyncio.Event()
+
+        @hf.table(QUEUE)
+        async def wait(row: dict[str, Any]) -> None:
+            claimed.set()
+            await over.wait()
+
+        await add(witness, "one", "two", "three")
+        await add(witness, "done", inactive=True)
+        await witness.execute("update email_snoozes set remind_at = now() - interval '1 minute'")
+        async with working(hf, signals=False, concurrency=1, batch_size=1):
+            await asyncio.wait_for(claimed.wait(), 30)
+            assert hf._telemetry is not None
+            # No table of Holdfast's own is there, nor asked for.
+            await look(hf.work_store(), hf._telemetry)
+            depths = {key: point.value for key, point in seen.points("queue.depth").items()}
+            [(attributes, oldest)] = seen.points("queue.oldest_age_s").items()
+            over.set()
+        name = ("queue", "email_snoozes")
+        assert depths == {(name, ("status", "queued")): 2, (name, ("status", "picked")): 1}
+        assert attributes == (name,)
+        assert oldest.value >= 60
+
+    async def test_show_tables_beside_the_queue(
+        self, hf: Holdfast, witness: Any, seen: Instruments
+    ) -> None:
+        await hf.install()
+        hf.table(QUEUE)(handle)
+        hf.entrypoint("greet")(handle)
+        await hf.queries.enqueue("greet")
+        await add(witness, "one")
+        assert hf._telemetry is not None
+        await look(hf.work_store(), hf._telemetry)
+        waiting = {
+            dict(key)["queue"]: point.value
+            for key, point in seen.points("queue.depth").items()
+            if ("status", "queued") in key
+        }
+        assert waiting == {"greet": 1, "email_snoozes": 1}
+
 
 class TestTheSumOfAllOutcomes:
     """claimed = processed + failed + released + lost + in flight, whenever nothing moves."""

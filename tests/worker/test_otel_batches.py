@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +21,9 @@ from opentelemetry.sdk.trace.sampling import (
 )
 from opentelemetry.trace import SpanKind
 
-from holdfast import Holdfast, InvalidInput, Job
+from holdfast import Context, Holdfast, InvalidInput, Job
+from holdfast.events import Run, Settled
+from holdfast.models import Cancellation, Failed, Released, Succeeded
 from holdfast.telemetry.otel import TIMED, OpenTelemetry
 from tests.worker.rig import ends
 
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from opentelemetry.sdk.trace import ReadableSpan
+
+    from holdfast.models import Outcome
 
 MANY = 100
 SAMPLED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -60,7 +65,8 @@ class Rig:
         self._tracers = TracerProvider(sampler=self.sampler)
         self._tracers.add_span_processor(SimpleSpanProcessor(self._spans))
         self.hf = Holdfast.in_memory()
-        self.hf.instrument(OpenTelemetry(MeterProvider([self._reader]), self._tracers, **options))
+        self.telemetry = OpenTelemetry(MeterProvider([self._reader]), self._tracers, **options)
+        self.hf.instrument(self.telemetry)
         self.contexts: list[trace.SpanContext] = []
 
         @self.hf.entrypoint("mail", on_failure="hold")
@@ -123,6 +129,26 @@ async def test_every_job_of_a_batch_is_counted_under_its_queue_and_outcome() -> 
     assert rig.values("queue.failed") == {of(queue="mail", error="ValueError"): 3}
 
 
+async def test_outcomes_that_were_written_together_are_counted_apart() -> None:
+    rig = Rig(ALWAYS_OFF)
+    ids = await rig.hf.queries.enqueue(["mail"] * 4, [None] * 4)
+    jobs = await rig.hf.store.jobs.get([one for one in ids if one is not None])
+    outcomes: tuple[Outcome, ...] = (
+        Succeeded(),
+        Released("shutdown"),
+        Succeeded(),
+        Failed("no", None),
+    )
+
+    rig.telemetry.notify(
+        Settled("w", [Run(job, outcome, 0.1) for job, outcome in zip(jobs, outcomes, strict=True)])
+    )
+
+    assert rig.values("queue.processed") == {of(queue="mail"): 2}
+    assert rig.values("queue.released") == {of(queue="mail"): 1}
+    assert rig.values("queue.failed") == {of(queue="mail", error="unknown"): 1}
+
+
 @pytest.mark.parametrize("name", ["queue.job_duration_ms", "queue.wait_ms"])
 async def test_every_job_of_a_small_batch_is_timed(name: str) -> None:
     rig = Rig(ALWAYS_OFF)
@@ -177,6 +203,15 @@ async def test_the_sampler_is_not_asked_about_the_jobs_of_a_claim_that_it_does_n
     assert rig.sampler.names == ["queue.claim"]
 
 
+async def test_the_sampler_is_asked_once_about_the_jobs_of_a_trace_that_it_does_not_want() -> None:
+    rig = Rig(ALWAYS_ON)
+    await rig.add(MANY, "text", headers={"traceparent": UNSAMPLED})
+
+    await rig.drain()
+
+    assert rig.sampler.names == ["queue.claim", "queue.process"]
+
+
 async def test_nothing_inside_a_job_is_sampled_when_the_job_is_not() -> None:
     rig = Rig(ALWAYS_OFF)
     await rig.add(3)
@@ -225,11 +260,17 @@ async def test_headers_without_a_trace_leave_the_job_in_the_trace_of_its_claim()
     assert parents == [claim.context.span_id] * 2
 
 
-async def test_a_handler_leaves_no_span_behind_for_the_next() -> None:
+@pytest.mark.parametrize("payload", [b"good", b"bad"])
+async def test_a_handler_leaves_no_span_behind_in_its_task(payload: bytes) -> None:
     rig = Rig(ALWAYS_ON)
-    await rig.add(3)
+    [job_id] = await rig.hf.queries.enqueue("mail", payload)
+    assert job_id is not None
+    [job] = await rig.hf.store.jobs.get([job_id])
+    [entrypoint] = [one for one in rig.hf._traced_registry() if one.name == "mail"]
 
-    await rig.drain()
+    with suppress(ValueError):
+        await entrypoint.executor.execute(job, Context(job, {}, Cancellation()))
 
-    assert len({context.span_id for context in rig.contexts}) == 3
+    [inside] = rig.contexts
+    assert inside.is_valid
     assert not trace.get_current_span().get_span_context().is_valid

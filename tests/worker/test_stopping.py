@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Holdfast, Job, JobId, Status
+from holdfast import Context, Holdfast, Job, JobId, Status
 from holdfast.clock import monotonic
 from tests.faults.proxy import Proxy
 from tests.worker.rig import (
@@ -161,6 +161,48 @@ async def test_what_waits_for_a_thread_is_handed_back_at_once(hf: Holdfast) -> N
     states = [(await hf.queries.job_status([job]))[0][1] for job in jobs]
     assert states == [Status.SUCCESSFUL] * 32 + [Status.QUEUED] * 8
     await handed_back(hf, jobs[-1], "not started")
+
+
+async def test_a_job_is_not_handed_back_before_its_thread_has_ended(hf: Holdfast) -> None:
+    started, told, release = (threading.Event() for _ in range(3))
+
+    @hf.entrypoint("slow", executor="thread", accepts_context=True)
+    def slow(job: Job, context: Context) -> None:
+        started.set()
+        while not context.cancellation.cancel_called:
+            release.wait(0.005)
+        told.set()
+        release.wait(60)
+        raise InterruptedError
+
+    [job_id] = await hf.queries.enqueue("slow")
+    async with working(hf, drain_timeout=timedelta(0)):
+        assert await asyncio.to_thread(started.wait, 30)
+        hf.shutdown.set()
+        assert await asyncio.to_thread(told.wait, 30)
+        assert (await the_row(hf, job_id)).status == Status.PICKED
+        release.set()
+
+    await handed_back(hf, job_id, "shutdown")
+
+
+async def test_the_job_of_a_thread_that_outlives_its_worker_is_left_to_its_lease(
+    pg_hf: Holdfast,
+) -> None:
+    started, release = threading.Event(), threading.Event()
+
+    @pg_hf.entrypoint("deaf", executor="thread")
+    def deaf(job: Job) -> None:
+        started.set()
+        release.wait(60)
+
+    [job_id] = await pg_hf.queries.enqueue("deaf")
+    try:
+        async with working(pg_hf, drain_timeout=timedelta(0)):
+            assert await asyncio.to_thread(started.wait, 30)
+        assert (await the_row(pg_hf, job_id)).status == Status.PICKED
+    finally:
+        release.set()
 
 
 async def test_a_handler_that_ignores_its_cancellation_does_not_keep_the_worker(

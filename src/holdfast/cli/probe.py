@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from holdfast.app import Holdfast
 from holdfast.cli.pulse import Pulse
 from holdfast.clock import monotonic
-from holdfast.errors import DatabaseError
+from holdfast.errors import DatabaseError, HoldfastError
 from holdfast.models import Want
 from holdfast.ports import Store
 from holdfast.settings import WorkerSettings
@@ -42,7 +42,6 @@ class WorkerProbe:
         names = [entrypoint.name for entrypoint in self.manager.entrypoints]
         self.metrics = Metrics(names, lambda: self.manager.running)
         self._settings = settings
-        self._has_jobs = len(names) > len(holdfast.tables)
         self._look_at = 0.0
         self.store = holdfast.work_store()
         self._home = asyncio.get_running_loop()
@@ -71,9 +70,9 @@ class WorkerProbe:
         return None
 
     async def samples(self) -> list[Sample]:
-        if self._has_jobs and monotonic() >= self._look_at:
+        if monotonic() >= self._look_at:
             self._look_at = monotonic() + _LOOK_SECONDS
-            with suppress(DatabaseError, TimeoutError):
+            with suppress(HoldfastError, TimeoutError):
                 async with asyncio.timeout(_READY_SECONDS):
                     await self._ask(lambda store: look(store, self.metrics))
         return self.metrics.samples()

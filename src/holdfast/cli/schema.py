@@ -55,7 +55,10 @@ def upgrade(ctx: typer.Context) -> None:
         async with open_holdfast(options, verify=False) as holdfast:
             return await holdfast.upgrade()
 
-    _tell(options, run_async(work))
+    applied = run_async(work)
+    _tell(options, applied)
+    if applied:
+        line("where roles of `holdfast sql grants` are in use, run it again: tables may be new")
 
 
 def _tell(options: Options, applied: list[str], suffix: str = "") -> None:

@@ -13,9 +13,13 @@ from dataclasses import dataclass
 
 from holdfast.errors import InvalidInput
 from holdfast.executors.coroutine import AbstractEntrypointExecutor
-from holdfast.models import TIMED_OUT, Context, Job
+from holdfast.models import SHUTDOWN, TIMED_OUT, UNTRUSTED, Context, Job
 
 logger = logging.getLogger("holdfast")
+
+_WAITS = {SHUTDOWN: 1, UNTRUSTED: 2}
+"""Stops after which the job would be handed to others, and so must not be while its thread runs.
+Each is followed by one more cancellation: of a worker that stops, or of its event loop."""
 
 DEFAULT_WORKERS = 32
 IDLE_SECONDS = 10.0
@@ -113,7 +117,8 @@ class ThreadExecutor(AbstractEntrypointExecutor):
     """Runs the handler in a thread of its own pool.
 
     A thread cannot be stopped. When the job is cancelled, `context.cancellation` says so and the
-    worker goes on at once; a handler that does not look keeps its thread until it returns.
+    worker goes on at once; a handler that does not look keeps its thread until it returns. Only a
+    job that would be handed back stays leased until then, or until its worker has ended.
     """
 
     max_workers: int | None = None
@@ -131,20 +136,29 @@ class ThreadExecutor(AbstractEntrypointExecutor):
         run: Future[BaseException | None] = Future()
         variables = copy_context()
         self._threads.submit(lambda: variables.run(self._run, run, job, context))
-        try:
-            error = await asyncio.wrap_future(run)
-        except asyncio.CancelledError:
-            # A worker says why before it cancels; only a timeout comes without a word.
-            context.cancellation.cancel(TIMED_OUT)
-            if run.running():
-                self._warn(job)
-            raise
+        error = await self._result(run, job, context)
         if error is not None:
             try:
                 raise error
             finally:
                 # The traceback holds this frame: without this the two keep each other alive.
                 del error
+
+    async def _result(
+        self, run: Future[BaseException | None], job: Job, context: Context
+    ) -> BaseException | None:
+        stops = 0
+        while True:
+            try:
+                return await asyncio.wrap_future(run)
+            except asyncio.CancelledError:
+                # A worker says why before it cancels; only a timeout comes without a word.
+                context.cancellation.cancel(TIMED_OUT)
+                stops += 1
+                if run.running() and stops == 1:
+                    self._warn(job)
+                if not run.running() or stops > _WAITS.get(context.cancellation.reason or "", 0):
+                    raise
 
     def _run(self, run: Future[BaseException | None], job: Job, context: Context) -> None:
         if not run.set_running_or_notify_cancel():

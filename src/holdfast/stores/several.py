@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from holdfast.lifecycle import Transition
-    from holdfast.models import Change, Held, Job, Want, WorkerInfo
+    from holdfast.models import Change, Held, Job, TableDepth, Want, WorkerInfo
     from holdfast.ports import Breakers, Jobs, Only, Schedules, Store, Wakeups
 
 logger = logging.getLogger("holdfast.worker")
@@ -29,6 +29,8 @@ class TableParty(Leases, Protocol):
     """Leases on a user's table, which is looked at before work begins."""
 
     async def verify(self) -> None: ...
+
+    async def depth(self) -> TableDepth: ...
 
 
 class SeveralLeases:
@@ -160,12 +162,16 @@ class SeveralStores:
     ) -> None:
         self._own = own
         self._makers = dict(tables)
-        self._with_own = with_own
+        self.with_own = with_own
         self._tables = {name: make(own) for name, make in self._makers.items()}
         parties: dict[str, Leases] = dict(self._tables)
         if with_own:
             parties[OWN] = own.leases
         self.leases = SeveralLeases(parties)
+
+    async def depths(self) -> dict[str, TableDepth]:
+        """How full the users' tables are."""
+        return {name: await table.depth() for name, table in self._tables.items()}
 
     @property
     def jobs(self) -> Jobs:
@@ -190,14 +196,14 @@ class SeveralStores:
     def fork(self, role: str) -> SeveralStores:
         own = self._own.fork(role)
         return (
-            self if own is self._own else SeveralStores(own, self._makers, with_own=self._with_own)
+            self if own is self._own else SeveralStores(own, self._makers, with_own=self.with_own)
         )
 
     def on(self, connection: object) -> Store:
         return self._own.on(connection)
 
     async def verify(self) -> None:
-        if self._with_own:
+        if self.with_own:
             await self._own.verify()
         for table in self._tables.values():
             await table.verify()

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from holdfast.errors import DatabaseError
+from holdfast.errors import HoldfastError, SchemaMissing
+from holdfast.lifecycle import Status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
 
     from holdfast.events import Telemetry
+    from holdfast.models import TableDepth
     from holdfast.ports import Store
 
 logger = logging.getLogger("holdfast.telemetry")
@@ -40,7 +42,7 @@ async def watch(store: Store, telemetry: Telemetry) -> None:
     while True:
         try:
             await look(store, telemetry)
-        except DatabaseError as error:
+        except HoldfastError as error:
             logger.debug("the gauges wait for the database: %s", error)
         await asyncio.sleep(INTERVAL)
 
@@ -56,14 +58,38 @@ class Gauged(Protocol):
     ) -> None: ...
 
 
+@runtime_checkable
+class WithTables(Protocol):
+    """A store that serves tables of users, beside its own or alone."""
+
+    with_own: bool
+
+    async def depths(self) -> Mapping[str, TableDepth]: ...
+
+
 async def look(store: Store, telemetry: Gauged) -> None:
     """Depths, ages and breakers as they are now."""
-    now = await store.jobs.now()
-    sizes = await store.jobs.size(None)
-    oldest = await store.jobs.oldest()
-    breakers = await store.breakers.all()
-    telemetry.gauge(
-        [(size.entrypoint, str(size.status), size.count) for size in sizes],
-        {queue: (now - since).total_seconds() for queue, since in oldest.items()},
-        {breaker.name: str(breaker.state) for breaker in breakers},
-    )
+    depths: list[tuple[str, str, int]] = []
+    oldest: dict[str, float] = {}
+    if not isinstance(store, WithTables) or store.with_own:
+        now = await store.jobs.now()
+        depths += [
+            (size.entrypoint, str(size.status), size.count) for size in await store.jobs.size(None)
+        ]
+        for queue, since in (await store.jobs.oldest()).items():
+            oldest[queue] = (now - since).total_seconds()
+    if isinstance(store, WithTables):
+        for queue, depth in (await store.depths()).items():
+            depths.append((queue, str(Status.QUEUED), depth.waiting))
+            depths.append((queue, str(Status.PICKED), depth.claimed))
+            if depth.oldest is not None:
+                oldest[queue] = depth.oldest.total_seconds()
+    telemetry.gauge(depths, oldest, await _breakers(store))
+
+
+async def _breakers(store: Store) -> dict[str, str]:
+    try:
+        return {breaker.name: str(breaker.state) for breaker in await store.breakers.all()}
+    except SchemaMissing:
+        # A worker that only serves tables of users needs no breakers.
+        return {}

@@ -36,6 +36,7 @@ class Runners:
         self._ready: deque[Lease] = deque()
         self._launch: asyncio.Handle | None = None
         self._next = 1
+        self._tasks: set[asyncio.Task[None]] = set()
         # Not that of who starts a job: the last one's handler may have changed it.
         self._context = copy_context()
 
@@ -52,7 +53,9 @@ class Runners:
             return
         loop = asyncio.get_running_loop()
         for _ in range(min(self._next, len(self._ready))):
-            loop.create_task(self._work())
+            task = loop.create_task(self._work())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         self._next *= 2
         self._launch_soon()
 

@@ -1,4 +1,4 @@
--- claim($1 now, $2 relaxed, $3 entrypoints, $4 floors, $5 floor_ids, $6 shares, $7 max_attempts, $8 priority, $9 token, $10 worker, $11 leases, $12 limited, $13 shortest)
+-- claim($1 now, $2 relaxed, $3 entrypoints, $4 floors, $5 floor_ids, $6 ceilings, $7 shares, $8 max_attempts, $9 priority, $10 token, $11 worker, $12 leases, $13 limited, $14 shortest)
 with clock as materialized (
     select coalesce($1::timestamptz, clock_timestamp()) as now,
            case when $2::boolean then set_config('synchronous_commit', 'off', true) end
@@ -7,8 +7,8 @@ lane as materialized (
     select *
     from unnest(
         $3::text[], $4::timestamptz[], $5::bigint[],
-        $6::integer[], $7::integer[]
-    ) as l(entrypoint, floor, floor_id, share, max_attempts)
+        $6::timestamptz[], $7::integer[], $8::integer[]
+    ) as l(entrypoint, floor, floor_id, ceiling, share, max_attempts)
 ),
 due as materialized (
     select c.id, c.place, c.spent
@@ -18,9 +18,9 @@ due as materialized (
         from "holdfast" j
         where j.held_at is null
           and j.entrypoint = l.entrypoint
-          and j.priority = $8::integer
+          and j.priority = $9::integer
           and (j.execute_after, j.id) > (l.floor, l.floor_id)
-          and j.execute_after <= (select now from clock)
+          and j.execute_after <= least(l.ceiling, (select now from clock))
           and j.status = 'queued'::"holdfast_status"
         order by j.execute_after, j.id
         limit l.share
@@ -29,7 +29,7 @@ due as materialized (
 ),
 picked as (
     update "holdfast" j
-    set status = 'picked'::"holdfast_status", claim_token = $9::uuid, claimed_by = $10::text, claimed_at = clock.now, heartbeat = clock.now, lease = ($11::interval[])[array_position($3::text[], j.entrypoint)], updated = clock.now
+    set status = 'picked'::"holdfast_status", claim_token = $10::uuid, claimed_by = $11::text, claimed_at = clock.now, heartbeat = clock.now, lease = ($12::interval[])[array_position($3::text[], j.entrypoint)], updated = clock.now
     from clock
     where j.ctid = any(array(select place from due where not spent))
     returning j.id, j.entrypoint, j.payload, j.priority, j.execute_after, j.attempts, j.recoveries, j.max_attempts, j.max_recoveries, j.dedupe_key, j.headers, j.created, j.updated, j.last_error, j.last_error_at, j.held_at
@@ -48,7 +48,7 @@ retired_log as (
 ),
 leased as (
     insert into "holdfast_leases" (token, worker, entrypoint, claimed_at, lease, ids)
-    select $9::uuid, $10::text, $12::text, clock.now, $13::interval, taken.ids
+    select $10::uuid, $11::text, $13::text, clock.now, $14::interval, taken.ids
     from clock, (select array_agg(id) as ids from picked) taken
     where taken.ids is not null
 )

@@ -1,29 +1,55 @@
--- lanes($1 entrypoints, $2 now)
-with recursive lane as (
-    select e.entrypoint, (
+-- lanes($1 now, $2 gap_entrypoints, $3 gap_tops, $4 gap_bottoms, $5 entrypoints, $6 priorities, $7 floors, $8 floor_ids, $9 slice_floors, $10 slice_ceilings)
+with recursive clock as materialized (
+    select coalesce($1::timestamptz, clock_timestamp()) as now
+),
+found as (
+    select g.entrypoint, g.bottom, (
         select j.priority from "holdfast" j
-        where j.held_at is null and j.entrypoint = e.entrypoint
+        where j.held_at is null and j.entrypoint = g.entrypoint
+          and j.priority < g.top and j.priority > g.bottom
         order by j.priority desc limit 1
     ) as priority
-    from unnest($1::text[]) as e(entrypoint)
+    from unnest(
+        $2::text[], $3::bigint[], $4::bigint[]
+    ) as g(entrypoint, top, bottom)
     union all
-    select l.entrypoint, (
+    select f.entrypoint, f.bottom, (
         select j.priority from "holdfast" j
-        where j.held_at is null and j.entrypoint = l.entrypoint and j.priority < l.priority
+        where j.held_at is null and j.entrypoint = f.entrypoint
+          and j.priority < f.priority and j.priority > f.bottom
         order by j.priority desc limit 1
     )
-    from lane l
-    where l.priority is not null
+    from found f
+    where f.priority is not null
 ),
-clock as materialized (
-    select coalesce($2::timestamptz, clock_timestamp()) as now
+lane as (
+    select entrypoint, priority, null::timestamptz as floor, null::bigint as floor_id,
+           null::timestamptz as slice_floor, null::timestamptz as slice_ceiling
+    from found
+    where priority is not null
+    union all
+    select *
+    from unnest(
+        $5::text[], $6::integer[], $7::timestamptz[],
+        $8::bigint[], $9::timestamptz[], $10::timestamptz[]
+    )
 )
-select l.entrypoint, l.priority, (
+select l.entrypoint, l.priority, exists (
+    select from "holdfast" j
+    where j.held_at is null and j.entrypoint = l.entrypoint and j.priority = l.priority
+      and (j.execute_after, j.id) > (l.floor, l.floor_id)
+      and j.execute_after <= (select now from clock)
+) as more, exists (
+    select from "holdfast" j
+    where j.held_at is null and j.entrypoint = l.entrypoint and j.priority = l.priority
+      and j.execute_after > l.slice_floor and j.execute_after <= l.slice_ceiling
+      and j.execute_after <= (select now from clock)
+      and j.status = 'queued'::"holdfast_status"
+) as stray, (
     select j.execute_after - (select now from clock)
     from "holdfast" j
     where j.held_at is null and j.entrypoint = l.entrypoint and j.priority = l.priority
       and j.execute_after > (select now from clock)
     order by j.execute_after limit 1
-)
+) as due
 from lane l
-where l.priority is not null

@@ -1,3 +1,3 @@
--- sees_payloads()
-select has_column_privilege('"holdfast"', 'payload', 'select')
-   and has_column_privilege('"holdfast"', 'headers', 'select')
+-- sees_payloads($1 table)
+select has_column_privilege($1::text, 'payload', 'select')
+   and has_column_privilege($1::text, 'headers', 'select')

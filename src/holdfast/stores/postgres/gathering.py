@@ -64,10 +64,10 @@ class Gathering:
             finally:
                 self._end(flight)
         call = _Call(jobs, monotonic(), self.loop.create_future())
-        keyed = any(job.dedupe_key is not None for job in jobs)
+        keyed = any([job.dedupe_key for job in jobs])
         self._waiting[on_conflict if keyed else "plain"].append(call)
-        if self._timer is None and self._overtakers:
-            self._timer = self.loop.call_later(_SLOW_SECONDS, self._overtake)
+        if self._timer is None:
+            self._watch()
         return await call.reply
 
     def _begin(self) -> object:
@@ -95,6 +95,12 @@ class Gathering:
             task = self.loop.create_task(self._fly(calls, company, self._begin()))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            if any(self._waiting.values()):
+                self._watch()
+
+    def _watch(self) -> None:
+        if self._overtakers:
+            self._timer = self.loop.call_later(_SLOW_SECONDS, self._overtake)
 
     def _waiting_since(self, company: Company) -> float:
         waiting = self._waiting[company]
@@ -130,6 +136,8 @@ class Gathering:
             for call in calls:
                 if not call.reply.done():
                     call.reply.set_exception(error)
+                    # Seen, also when its caller is cancelled before it can look.
+                    call.reply.exception()
             return
         place = 0
         for call in calls:

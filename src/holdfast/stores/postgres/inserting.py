@@ -14,6 +14,7 @@ from holdfast.errors import ConnectionFailed, ConnectionLost, HoldfastError
 from holdfast.lifecycle import Verb
 from holdfast.models import SOON, JobId
 from holdfast.stores.postgres import rows
+from holdfast.stores.postgres.drivers.failures import overdue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,7 @@ _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
 _LEAST = 0.5
 """Seconds that a try needs to be worth it."""
+_GRACE = 0.25
 
 
 class Inserter:
@@ -59,14 +61,20 @@ class Inserter:
     ) -> rows.Row:
         """Try until the outcome is known or the time is up."""
         key, pause = new_key(), _FIRST_PAUSE
-        ends = max(since + self._runner.driver.timeout, monotonic() + 2 * _LEAST)
+        ends = max(since + self._runner.driver.timeout, monotonic() + _LEAST)
         doubt: ConnectionLost | None = None
         while True:
             left = ends - monotonic()
             # A reply that was lost without a trace leaves time for another try.
             patience = max(left / 2 if count <= MOST else left, _LEAST)
             try:
-                return await self._try(key, statement, values, patience, again=doubt is not None)
+                # Connecting has a deadline of its own, which does not know how late it is.
+                async with asyncio.timeout(max(left, _LEAST) + _GRACE):
+                    return await self._try(
+                        key, statement, values, patience, again=doubt is not None
+                    )
+            except TimeoutError:
+                doubt = doubt or overdue(monotonic() - since)
             except ConnectionLost as error:
                 doubt = error
             except ConnectionFailed:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 _WINDOWS = (timedelta(minutes=5), timedelta(hours=2), timedelta(days=2), None)
 _REQUEUE_TRIES = 5
+_BITE = 10_000
+"""Most jobs that an operator's statement touches: even on a slow server it ends in time."""
+
 _OVERTAKERS = 3
 """How many slow enqueue statements others may pass by on further connections of a pool."""
 
@@ -51,6 +54,7 @@ class PostgresJobs:
         self._channel = names.channel
         self._inserter = Inserter(runner, names.channel if notify else None)
         self._gathering: Gathering | None = None
+        self._table = names.table()
         self._may_count = True
         self._sees_payloads: bool | None = None
 
@@ -82,6 +86,15 @@ class PostgresJobs:
         reason: str | None,
         max_attempts: int | None = None,
     ) -> dict[JobId, Requeued]:
+        outcomes: dict[JobId, Requeued] = {}
+        for bite in _bites(ids):
+            for row in await self._requeue(bite, actor, reason, max_attempts):
+                outcomes[JobId(row[0])] = _requeue_outcome(held=row[1], free=row[2])
+        return {job_id: outcomes.get(job_id, Requeued.NOT_FOUND) for job_id in ids}
+
+    async def _requeue(
+        self, ids: list[JobId], actor: str | None, reason: str | None, max_attempts: int | None
+    ) -> Sequence[rows.Row]:
         found: Sequence[rows.Row] = ()
         for remaining in reversed(range(_REQUEUE_TRIES)):
             try:
@@ -89,7 +102,7 @@ class PostgresJobs:
                 async with self._runner.driver.transaction() as tx:
                     found = await self._runner.over(tx).run(
                         Verb.REQUEUE,
-                        ids=sorted(set(ids)),
+                        ids=ids,
                         actor=actor,
                         reason=reason,
                         max_attempts=max_attempts,
@@ -100,20 +113,18 @@ class PostgresJobs:
                 # Somebody enqueued the key between our look and our write: look again.
                 if not remaining:
                     raise
-        outcomes = {JobId(row[0]): _requeue_outcome(held=row[1], free=row[2]) for row in found}
-        return {job_id: outcomes.get(job_id, Requeued.NOT_FOUND) for job_id in ids}
+        return found
 
     async def remove(
         self, transition: Transition, ids: Sequence[JobId], *, actor: str | None, reason: str | None
     ) -> set[JobId]:
-        found = await self._runner.run(
-            transition.name,
-            ids=sorted(set(ids)),
-            actor=actor,
-            reason=reason,
-            channel=self._channel,
-        )
-        return {JobId(row[0]) for row in found}
+        gone: set[JobId] = set()
+        for bite in _bites(ids):
+            found = await self._runner.run(
+                transition.name, ids=bite, actor=actor, reason=reason, channel=self._channel
+            )
+            gone |= {JobId(row[0]) for row in found}
+        return gone
 
     async def get(self, ids: Sequence[JobId]) -> list[Job]:
         return await self._see("get", ids=list(ids))
@@ -152,7 +163,7 @@ class PostgresJobs:
 
     async def sees_payloads(self) -> bool:
         if self._sees_payloads is None:
-            [[self._sees_payloads]] = await self._runner.run("sees_payloads")
+            [[self._sees_payloads]] = await self._runner.run("sees_payloads", table=self._table)
         return bool(self._sees_payloads)
 
     async def size(self, entrypoints: Sequence[str] | None) -> list[QueueSize]:
@@ -217,6 +228,12 @@ def _windows(since: timedelta | None) -> tuple[timedelta | None, ...]:
     if since is None:
         return _WINDOWS
     return (*(window for window in _WINDOWS if window is not None and window < since), since)
+
+
+def _bites(ids: Sequence[JobId]) -> list[list[JobId]]:
+    """In one order, so that no two statements can deadlock."""
+    ordered = sorted(set(ids))
+    return [ordered[start : start + _BITE] for start in range(0, len(ordered), _BITE)]
 
 
 def _requeue_outcome(*, held: bool, free: bool) -> Requeued:

@@ -1,17 +1,17 @@
-"""What a worker remembers between claims: where each lane goes on, and when to look anew.
+"""What a worker remembers between claims: where each lane goes on, and when to look around.
 
 A lane is the jobs of one entrypoint and priority in their order. Its floor is the last key
 claimed: the next walk of the index starts there, so neither dead rows nor rows in flight are
-walked again. What lies below a floor (late commits, released rows) is found by a sweep from the
-start. Nothing is ever lost by forgetting this.
+walked again. A look around finds new lanes, and what lies below a floor (late commits, released
+rows) slice by slice: while something keeps dead rows from being removed there may be millions of
+them. Nothing is ever lost by forgetting all this.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import monotonic
 
@@ -21,23 +21,35 @@ if TYPE_CHECKING:
     from holdfast.models import Job, Want
 
 _BOTTOM = datetime(1, 1, 1, tzinfo=UTC)
+_TOP = datetime(9999, 1, 1, tzinfo=UTC)
+_LOWEST, _HIGHEST = -(2**31) - 1, 2**31
 _SHARE_OF_TIME = 20
 _CHEAP = 0.005
+_DEAR = 0.02
 _LOOK_AROUND = 0.5
 _LONGEST_WHILE_DRY = 1.0
-_LONGEST = 5.0
-_REMEMBERED = 8
+_STEP = 4
+_SECOND = timedelta(seconds=1)
+_SHORTEST_SLICE = timedelta(milliseconds=50)
+_ALL = timedelta(days=365)
+"""A slice this long is as good as everything."""
+_FEW = 2
+"""So many priorities are tried at once when there is a wake-up, without a look around first."""
+_MOST = 1000
 
 
 @dataclass(slots=True)
 class Lane:
-    """One entrypoint's jobs of one priority."""
+    """One entrypoint's jobs of one priority, or a part of them."""
 
     want: Want
     priority: int
     floor: datetime = _BOTTOM
     floor_id: int = 0
+    ceiling: datetime = _TOP
     dry: bool = False
+    looked_down_to: datetime | None = None
+    """How far below the floor has been looked; None: nowhere yet, or everywhere."""
 
     def took(self, last: Job | None, count: int, share: int) -> None:
         """Remember how far a claim came; fewer rows than asked for means there are no more."""
@@ -45,48 +57,147 @@ class Lane:
             self.floor, self.floor_id = last.execute_after, last.id
         self.dry = count < share
 
+    def below(self, length: timedelta) -> Lane | None:
+        """The next slice downwards."""
+        ceiling = self.looked_down_to or self.floor
+        if self.floor == _BOTTOM:
+            return None
+        whole = length >= _ALL or ceiling - _BOTTOM <= length
+        floor = _BOTTOM if whole else ceiling - length
+        return Lane(self.want, self.priority, floor, 0, ceiling)
+
 
 class Lanes:
     """All lanes of a worker."""
 
     def __init__(self) -> None:
         self._lanes: list[Lane] = []
-        self._known: frozenset[str] = frozenset()
-        self._sweep_allowed = 0.0
-        self._sweep_overdue = 0.0
-        self._costs: deque[float] = deque(maxlen=_REMEMBERED)
+        self._strays: list[Lane] = []
+        self._wants: dict[str, Want] = {}
+        self._slices: dict[tuple[str, int], Lane] = {}
+        self._slice = self._first_slice = _ALL
+        self._from_the_top = True
+        self._look_at = 0.0
+        self._look_down_at = 0.0
         self.put_off = False
-        """A claim came short without a sweep, which was not allowed yet."""
+        """The last claim came short, and there is still where to look."""
         self._due_at: float | None = None
         self._turn = 0
 
     def knows(self, wants: Iterable[Want]) -> bool:
-        return self._known == frozenset(want.entrypoint for want in wants)
+        return self._wants.keys() == {want.entrypoint for want in wants}
 
-    def reset(
-        self, wants: Sequence[Want], found: Iterable[tuple[str, int, timedelta | None]]
+    def forget(self, wants: Sequence[Want]) -> None:
+        """Begin again with everything, for these entrypoints."""
+        self._wants = {want.entrypoint: want for want in wants}
+        self._lanes, self._strays = [], []
+        self._look_at = 0.0
+
+    def look_due(self) -> bool:
+        """While lanes never come back empty, a higher priority would come up unseen."""
+        now = monotonic()
+        return now >= self._look_at or (self.put_off and self.may_look_down())
+
+    def may_look_down(self) -> bool:
+        return monotonic() >= self._look_down_at
+
+    @property
+    def unfinished(self) -> bool:
+        """Not everything below the floors has been looked at."""
+        return any(lane.looked_down_to is not None for lane in self._lanes)
+
+    def question(self) -> dict[str, Any]:
+        """What a look asks: of each lane what is above its floor and in its next slice, and which
+        priorities there are between the known ones."""
+        if len(self._lanes) > _MOST:
+            self.forget(list(self._wants.values()))
+        down, self._from_the_top = self.may_look_down(), not self.unfinished
+        slices = [lane.below(self._slice) if down else None for lane in self._lanes]
+        self._slices = {
+            (part.want.entrypoint, part.priority): part for part in slices if part is not None
+        }
+        gaps = [gap for name in self._wants for gap in self._gaps(name)]
+        return {
+            "entrypoints": [lane.want.entrypoint for lane in self._lanes],
+            "priorities": [lane.priority for lane in self._lanes],
+            "floors": [lane.floor for lane in self._lanes],
+            "floor_ids": [lane.floor_id for lane in self._lanes],
+            "slice_floors": [part and part.floor for part in slices],
+            "slice_ceilings": [part and part.ceiling for part in slices],
+            "gap_entrypoints": [name for name, _, _ in gaps],
+            "gap_tops": [top for _, top, _ in gaps],
+            "gap_bottoms": [bottom for _, _, bottom in gaps],
+        }
+
+    def answer(
+        self, found: Iterable[tuple[str, int, bool, bool, timedelta | None]], seconds: float
     ) -> None:
-        """Start every lane from its beginning."""
-        by_name = {want.entrypoint: want for want in wants}
-        place = {name: n for n, name in enumerate(by_name)}
-        rows = sorted(found, key=lambda row: place[row[0]])
-        self._known = frozenset(by_name)
-        self._lanes = [Lane(by_name[name], priority) for name, priority, _ in rows]
-        due = min((due for _, _, due in rows if due is not None), default=None)
-        self._due_at = None if due is None else monotonic() + due.total_seconds()
+        """What a look found, and how long it took."""
+        known = {(lane.want.entrypoint, lane.priority): lane for lane in self._lanes}
+        dues: list[timedelta] = []
+        self._strays = []
+        for name, priority, more, stray, due in found:
+            lane = known.get((name, priority))
+            if lane is None:
+                self._lanes.append(Lane(self._wants[name], priority))
+            else:
+                lane.dry = not more
+                self._look_down(lane, stray=stray)
+            if due is not None:
+                dues.append(due)
+        place = {name: n for n, name in enumerate(self._wants)}
+        self._lanes.sort(key=lambda lane: place[lane.want.entrypoint])
+        self._due_at = monotonic() + min(dues).total_seconds() if dues else None
+        self._pace(seconds)
+
+    def _look_down(self, lane: Lane, *, stray: bool) -> None:
+        part = self._slices.get((lane.want.entrypoint, lane.priority))
+        if part is None:
+            return
+        if stray:
+            # Looked at again once what is in there has been claimed.
+            self._strays.append(part)
+        else:
+            lane.looked_down_to = None if part.floor == _BOTTOM else part.floor
+
+    def _pace(self, seconds: float) -> None:
+        """Looks take at most a twentieth of the time, however many dead rows they walk.
+
+        Where lanes are dry only a look finds new work, and is not put off for long.
+        """
+        now = monotonic()
+        rest = seconds * _SHARE_OF_TIME
+        self._look_at = now + max(rest, _LOOK_AROUND)
+        if not self._slices:
+            return
+        self._look_down_at = now + (0.0 if seconds < _CHEAP else min(rest, _LONGEST_WHILE_DRY))
+        if seconds > _DEAR:
+            self._slice = max(min(self._slice / _STEP, _SECOND), _SHORTEST_SLICE)
+        elif self._slice < _ALL:
+            self._slice *= _STEP
+        # Far below there is mostly nothing, and slices grow; from the top they start as before.
+        if self._from_the_top:
+            self._first_slice = self._slice
+        if not self.unfinished:
+            self._slice = self._first_slice
 
     def reopen(self) -> None:
         """Where all lanes are dry, look beyond their floors again: new work is mostly there."""
-        if all(lane.dry for lane in self._lanes):
+        few = len({lane.priority for lane in self._lanes}) <= _FEW
+        if few and all(lane.dry for lane in self._lanes):
             for lane in self._lanes:
                 lane.dry = False
 
     def priorities(self) -> list[int]:
-        return sorted({lane.priority for lane in self._lanes if not lane.dry}, reverse=True)
+        return sorted({lane.priority for lane in self._open()}, reverse=True)
 
     def deal(self, priority: int, room: int) -> list[tuple[Lane, int]]:
-        """A fair share of the room for each lane that may have more; turns take turns."""
-        lanes = [lane for lane in self._lanes if lane.priority == priority and not lane.dry]
+        """A fair share of the room for each lane that may have more; turns take turns.
+
+        What lies below a floor comes first: it is older.
+        """
+        lanes = [lane for lane in self._open() if lane.priority == priority]
+        lanes = [lane for lane in lanes if lane.ceiling < _TOP] or lanes
         if not lanes:
             return []
         self._turn += 1
@@ -96,33 +207,19 @@ class Lanes:
         shares = [share + (place < rest) for place in range(len(lanes))]
         return [(lane, size) for lane, size in zip(lanes, shares, strict=True) if size]
 
-    def may_sweep(self) -> bool:
-        return monotonic() >= self._sweep_allowed
+    def _open(self) -> list[Lane]:
+        return [lane for lane in (*self._strays, *self._lanes) if not lane.dry]
 
-    def sweep_due(self) -> bool:
-        """While lanes never come back empty, a higher priority would come up unseen."""
-        now = monotonic()
-        return now >= self._sweep_overdue or (self.put_off and now >= self._sweep_allowed)
-
-    def swept(self, seconds: float) -> None:
-        """Sweeps take at most a twentieth of the time, however many dead rows they walk.
-
-        Dead rows make every sweep slow, a busy machine only some: the cheapest of the last ones
-        tells. Where lanes are dry only a sweep finds new work, and is not put off for long.
-        """
-        self._costs.append(seconds)
-        cost = min(self._costs)
-        now, share = monotonic(), cost * _SHARE_OF_TIME
-        self._sweep_allowed = now + (0.0 if cost < _CHEAP else min(share, _LONGEST_WHILE_DRY))
-        self._sweep_overdue = now + min(max(share, _LOOK_AROUND), _LONGEST)
-        self.put_off = False
+    def _gaps(self, name: str) -> list[tuple[str, int, int]]:
+        """Above, between and below the known priorities of an entrypoint."""
+        known = [lane.priority for lane in self._lanes if lane.want.entrypoint == name]
+        tops = [_HIGHEST, *sorted(known, reverse=True)]
+        return [(name, *gap) for gap in zip(tops, [*tops[1:], _LOWEST], strict=True)]
 
     def next_look(self) -> timedelta | None:
-        """When a claim may find more: the next deferred job, or a sweep that was put off."""
+        """When a claim may find more: the next deferred job, or a look that was put off."""
         now = monotonic()
         looks = [] if self._due_at is None else [self._due_at]
         if self.put_off:
-            looks.append(now)
-        if not looks:
-            return None
-        return timedelta(seconds=max(0.0, max(min(looks), self._sweep_allowed) - now))
+            looks.append(self._look_down_at)
+        return timedelta(seconds=max(0.0, min(looks) - now)) if looks else None

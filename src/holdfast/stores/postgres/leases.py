@@ -57,25 +57,22 @@ class PostgresLeases:
     ) -> list[Job]:
         if self._doubtful:
             await self._hand_back_doubtful()
-        swept = self._contended = False
-        jobs: list[Job] = []
-        began = monotonic()
-        if sweep or not self._lanes.knows(wants) or self._lanes.sweep_due():
-            await self._sweep(wants)
-            swept = True
+        self._contended = False
+        if sweep or not self._lanes.knows(wants):
+            self._lanes.forget(wants)
+        looked = self._lanes.look_due()
+        if looked:
+            await self._look()
         else:
             self._lanes.reopen()
-        jobs += await self._take(limit, worker)
-        # What was found begins at once: the look everywhere comes right after, with the next claim.
-        if not jobs and not swept and self._lanes.may_sweep():
-            began = monotonic()
-            await self._sweep(wants)
-            swept = True
-            jobs += await self._take(limit - len(jobs), worker)
-        if swept:
-            self._lanes.swept(monotonic() - began)
-        if self._contended or (len(jobs) < limit and not swept):
-            self._lanes.put_off = True
+        jobs = await self._take(limit, worker)
+        # What was found begins at once: the look around comes right after, with the next claim.
+        if not jobs and not looked:
+            await self._look()
+            looked = True
+            jobs = await self._take(limit, worker)
+        short = len(jobs) < limit and (not looked or self._lanes.unfinished)
+        self._lanes.put_off = self._contended or short
         # Only now: had a later statement failed, the jobs of the earlier ones would be nobody's.
         self._doubtful.clear()
         jobs.sort(key=_IN_LANE)
@@ -151,19 +148,23 @@ class PostgresLeases:
     async def farewell(self, worker: str) -> None:
         await self._runner.run("farewell", id=worker)
 
-    async def _sweep(self, wants: Sequence[Want]) -> None:
-        found = await self._runner.run("lanes", entrypoints=[want.entrypoint for want in wants])
-        self._lanes.reset(wants, ((row[0], row[1], row[2]) for row in found))
+    async def _look(self) -> None:
+        began = monotonic()
+        found = await self._runner.run("lanes", **self._lanes.question())
+        self._lanes.answer(((*row,) for row in found), monotonic() - began)
 
     async def _take(self, limit: int, worker: str) -> list[Job]:
         """Highest priority first; as long as there is room and a lane that may have more."""
         jobs: list[Job] = []
+        began = monotonic()
         for priority in self._lanes.priorities():
             while len(jobs) < limit:
                 hand = self._lanes.deal(priority, limit - len(jobs))
                 if not hand:
                     break
                 jobs += await self._take_hand(priority, hand, worker)
+                if jobs and _aging(jobs[0], monotonic() - began):
+                    return jobs
         return jobs
 
     async def _take_hand(
@@ -224,6 +225,7 @@ class PostgresLeases:
             "entrypoints": [lane.want.entrypoint for lane, _ in hand],
             "floors": [lane.floor for lane, _ in hand],
             "floor_ids": [lane.floor_id for lane, _ in hand],
+            "ceilings": [lane.ceiling for lane, _ in hand],
             "shares": [share for _, share in hand],
             "max_attempts": [lane.want.max_attempts for lane, _ in hand],
             "leases": [lane.want.lease for lane, _ in hand],
@@ -249,6 +251,11 @@ class PostgresLeases:
         await self.change(TRANSITIONS[Verb.RELEASE], changes)
         await self.forget(tokens)
         del self._doubtful[: len(tokens)]
+
+
+def _aging(job: Job, seconds: float) -> bool:
+    """What is claimed is not renewed before the claim is over, so it must not take long."""
+    return job.lease is not None and seconds > job.lease.total_seconds() / 5
 
 
 def without_twins(leases: Iterable[L]) -> list[list[L]]:

@@ -203,7 +203,6 @@ class Statements:
 
     def _render_all(self) -> list[Statement]:
         plain = [
-            "lanes",
             "running",
             "claimed_under",
             "forget",
@@ -246,7 +245,8 @@ class Statements:
             ),
             *(self._fill(f"{file}:hidden", file, seen=_SEEN_BY_FEW) for file in READING),
             self._claim(),
-            self._oldest(),
+            self._reading("lanes"),
+            self._reading("oldest"),
             self._recover(),
             self._requeue(),
             self._edit(),
@@ -267,9 +267,9 @@ class Statements:
             retire_reason=_literal(retire.reason),
         )
 
-    def _oldest(self) -> Statement:
+    def _reading(self, name: str) -> Statement:
         claimable = self.binding.is_in(TRANSITIONS[Verb.CLAIM].sources)
-        return self._fill("oldest", "oldest", claimable=claimable)
+        return self._fill(name, name, claimable=claimable)
 
     def _recover(self) -> Statement:
         recover, retire = TRANSITIONS[Verb.RECOVER], RETIRE_STALE

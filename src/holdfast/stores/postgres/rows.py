@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import timedelta
-from typing import Any, TypeVar
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.lifecycle import RETIRE_UNCLAIMABLE, TRANSITIONS, Status, Verb
 from holdfast.models import Job, LogEntry, Schedule, TracebackRecord
 from holdfast.stores.postgres.binding import JOB_COLUMNS, LOG_COLUMNS
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+    from uuid import UUID
 
 Row = Sequence[Any]
 T = TypeVar("T")

@@ -156,6 +156,10 @@ class AsyncpgSession:
             return True
 
     @property
+    def pid(self) -> int:
+        return int(self._connection.get_server_pid())
+
+    @property
     def in_transaction(self) -> bool:
         return not self.closed and bool(self._connection.is_in_transaction())
 
@@ -181,7 +185,7 @@ class AsyncpgSession:
 
     async def pooled(self, timeout: float) -> bool:
         # By the simple protocol, which prepares nothing and here returns no rows but their number.
-        question = f"select where pg_backend_pid() = {self._connection.get_server_pid()}"
+        question = f"select where pg_backend_pid() = {self.pid}"
         with self._translated(timeout):
             async with asyncio.timeout(timeout):
                 answer: str = await self._connection.execute(question, timeout=timeout)

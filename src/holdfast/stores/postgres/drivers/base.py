@@ -22,6 +22,7 @@ from holdfast.stores.postgres.drivers.pooling import Pooling
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from holdfast.stores.postgres.drivers.overseer import Overseer
     from holdfast.stores.postgres.drivers.turns import Turns
 
 Row: TypeAlias = Sequence[Any]
@@ -39,7 +40,10 @@ PING_TIMEOUT = 5.0
 NEED = "select pg_advisory_lock_shared(hashtextextended('listeners of ' || $1::text, 0))"
 NEED_NOT = "select pg_advisory_unlock_shared(hashtextextended('listeners of ' || $1::text, 0))"
 
-_LISTENS = "select $1::text in (select pg_listening_channels())"
+_LISTENS = (
+    "select $1::text in (select pg_listening_channels()),"
+    " current_setting('transaction_read_only') = 'on'"
+)
 _LEAST = 0.01
 
 _log = logging.getLogger(__name__)
@@ -93,6 +97,11 @@ class Session(Protocol):
     @property
     def begin(self) -> str:
         """The statement after which an idle connection is in a transaction."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """The server's process, as its greeting says."""
         ...
 
     @property
@@ -151,6 +160,7 @@ class LendingDriver(ABC):
     def __init__(self, *, timeout: float = TIMEOUT) -> None:
         self._timeout = positive("timeout", timeout)
         self._pooling = Pooling()
+        self._overseer: Overseer | None = None
 
     @property
     def timeout(self) -> float:
@@ -176,12 +186,19 @@ class LendingDriver(ABC):
 
     async def script(self, sql: str) -> None:
         async with self._lend(self._timeout) as loan:
-            await loan.session.script(sql, SCRIPT_TIMEOUT)
+            work = loan.session.script(sql, SCRIPT_TIMEOUT)
+            # Behind a pooler nobody knows which of the server's processes it is.
+            if self._overseer is None or self._pooling.seen:
+                await work
+            else:
+                await self._overseer.over(loan.session, work)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Driver]:
         async with self._lend(self._timeout) as (session, _), bracketed(session, self._timeout):
-            yield SessionDriver(session, timeout=self._timeout)
+            inside = SessionDriver(session, timeout=self._timeout)
+            inside._pooling, inside._overseer = self._pooling, self._overseer
+            yield inside
 
     @abstractmethod
     async def listen(
@@ -240,8 +257,13 @@ async def attend(
     channel: str,
     on_notify: OnNotify,
     on_ready: Callable[[], None],
+    *,
+    lasts: bool = True,
 ) -> None:
-    """Listen on one session until cancelled; others have their turns while nothing arrives."""
+    """Listen on one session until cancelled; others have their turns while nothing arrives.
+
+    A session that lasts is left as it was found.
+    """
     ear = _Ear(session, channel, on_notify)
     try:
         async with turns.taken(TIMEOUT):
@@ -260,6 +282,8 @@ async def attend(
         with suppress(DatabaseError, TimeoutError):
             async with asyncio.timeout(GRACE), turns.taken(GRACE):
                 await session.unsubscribe(channel, ear)
+                if lasts:
+                    await session.fetch(NEED_NOT, (channel,), GRACE)
 
 
 class _Ear:
@@ -296,7 +320,12 @@ async def _ping(ear: _Ear) -> None:
     except DatabaseError:
         # An answer all the same, as in a caller's transaction that has failed.
         return
-    # LISTEN in a transaction takes effect when it commits.
-    if not found[0][0] and not session.in_transaction:
-        raise lost("its LISTEN is no longer in force")
+    [[listens, read_only]] = found
+    if not session.in_transaction:
+        # LISTEN in a transaction takes effect when it commits.
+        if not listens:
+            raise lost("its LISTEN is no longer in force")
+        # After a failover the news are told elsewhere.
+        if read_only:
+            raise lost("the server takes no changes any more")
     await session.receive()

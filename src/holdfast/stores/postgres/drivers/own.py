@@ -20,8 +20,9 @@ from holdfast.stores.postgres.drivers.base import (
 )
 from holdfast.stores.postgres.drivers.dsn import parse
 from holdfast.stores.postgres.drivers.failures import UNPREPARED, UNTOUCHED, unreachable
+from holdfast.stores.postgres.drivers.overseer import Overseer
 from holdfast.stores.postgres.drivers.pooling import DEAF_SECONDS, TELL, Pooling, hears
-from holdfast.stores.postgres.drivers.turns import AsyncTurns
+from holdfast.stores.postgres.drivers.turns import AsyncTurns, stuck
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT = 5.0
 _LEAST_CONNECT = 2.0
+_LEAST_TIME = 0.05
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class DsnDriver(LendingDriver):
         self._connect_timeout = positive("connect_timeout", connect_timeout)
         self._statement_cache_size = statement_cache_size
         self._pooling = Pooling(seen=self._target.pooled)
+        self._overseer = Overseer(lambda: self.fork("overseer"))
         self._turns = AsyncTurns()
         self._session: Session | None = None
         self._closed = False
@@ -93,7 +96,9 @@ class DsnDriver(LendingDriver):
     @asynccontextmanager
     async def _lend(self, seconds: float) -> AsyncIterator[Loan]:
         async with self._turns.taken(seconds) as deadline:
-            session = await self._current(deadline)
+            # Those that have waited for a silent server do not wait for it again one by one.
+            until = deadline + max(0.0, self._connect_timeout - seconds)
+            session = await self._current(until, seconds)
             try:
                 # A server that was slow to let us in is no reason to hurry it now.
                 yield Loan(session, max(deadline, monotonic() + seconds / 3))
@@ -105,24 +110,27 @@ class DsnDriver(LendingDriver):
                     session.drop()
                 raise
 
-    async def _current(self, deadline: float) -> Session:
+    async def _current(self, until: float, seconds: float) -> Session:
         if self._closed:
             raise ConnectionFailed(f"the driver {self._application_name!r} is closed; make another")
         if self._session is None or self._session.closed:
-            self._session = await self._connect(deadline)
+            if until - monotonic() < _LEAST_TIME:
+                raise stuck(seconds)
+            self._session = await self._connect(until)
             if self._closed:
                 await self._session.close()
         return self._session
 
-    async def _connect(self, deadline: float) -> Session:
-        hosts = len(self._target.hosts)
-        patience = max(self._connect_timeout / hosts, min(self._connect_timeout, _LEAST_CONNECT))
+    async def _connect(self, until: float) -> Session:
+        hosts, longest = len(self._target.hosts), self._connect_timeout
+        patience = max(longest / hosts, min(longest, _LEAST_CONNECT))
+        patience = min(patience, (until - monotonic()) / hosts)
         cache_size = 0 if self._pooling.seen else self._statement_cache_size
         session = await self._open(patience, cache_size)
         if not cache_size:
             return session
         try:
-            if not await is_pooled(Loan(session, max(deadline, monotonic() + 1))):
+            if not await is_pooled(Loan(session, max(until, monotonic() + 1))):
                 return session
             self._pooling.notice(self._target)
             await session.close()
@@ -143,10 +151,13 @@ class DsnDriver(LendingDriver):
             await session.close()
             await asyncio.sleep(DEAF_SECONDS)
             session = await self._for_listening()
-        await attend(session, self._turns, channel, on_notify, on_ready)
+        await attend(session, self._turns, channel, on_notify, on_ready, lasts=False)
 
     async def _for_listening(self) -> Session:
         async with self._lend(self._timeout) as loan:
+            # Whoever asked for no prepared statements was not asked why.
+            if not self._pooling.seen and await is_pooled(loan):
+                self._pooling.notice(self._target)
             return loan.session
 
     async def _tell(self, channel: str, word: str) -> None:

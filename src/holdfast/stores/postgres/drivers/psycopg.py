@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import socket
-import time
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
-from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor, capabilities
+from psycopg import AsyncConnection, AsyncRawCursor, capabilities
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.sql import Identifier
 
-from holdfast.errors import DatabaseError, HoldfastError, InvalidInput
+from holdfast.errors import InvalidInput
 from holdfast.stores.postgres.drivers.base import (
     TIMEOUT,
     OnNotify,
@@ -24,22 +22,32 @@ from holdfast.stores.postgres.drivers.base import (
     SessionDriver,
 )
 from holdfast.stores.postgres.drivers.bracket import GRACE
-from holdfast.stores.postgres.drivers.failures import failure, lost, overdue, unreachable
+from holdfast.stores.postgres.drivers.failures import lost, overdue, unreachable
 from holdfast.stores.postgres.drivers.own import DsnDriver
+from holdfast.stores.postgres.drivers.psycopg_common import (
+    ERRORS,
+    PID,
+    begin,
+    in_transaction,
+    shut,
+    sqlstate_of,
+    translating,
+)
+from holdfast.stores.postgres.drivers.psycopg_sync import SyncPsycopgDriver
 from holdfast.stores.postgres.drivers.psycopg_types import adapt
 from holdfast.stores.postgres.drivers.sockets import KEEPALIVE
-from holdfast.stores.postgres.drivers.turns import AsyncTurns, ThreadTurns
+from holdfast.stores.postgres.drivers.turns import AsyncTurns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from holdfast.stores.postgres.drivers.base import Session
 
+__all__ = ["PsycopgDriver", "PsycopgDsnDriver", "PsycopgSession", "SyncPsycopgDriver"]
+
 T = TypeVar("T")
 
-_ERRORS = (psycopg.Error, OSError, UnicodeError)
 _PREPARE_AFTER = 5
-_PID = "select pg_backend_pid()"
 _BUSY_PAUSE_SECONDS = 0.01
 
 
@@ -52,20 +60,6 @@ class PsycopgDriver(SessionDriver):
 
     def __init__(self, connection: AsyncConnection[Any], *, timeout: float = TIMEOUT) -> None:
         super().__init__(PsycopgSession(connection), timeout=timeout)
-
-
-class SyncPsycopgDriver(SessionDriver):
-    """A caller's `psycopg.Connection`, for producers in code without an event loop.
-
-    Its coroutines never suspend, so `coroutine.send(None)` runs them to their end. No deadline is
-    kept here: set `connect_timeout`, `tcp_user_timeout` and `statement_timeout` on the connection.
-    """
-
-    def __init__(self, connection: Connection[Any]) -> None:
-        super().__init__(SyncPsycopgSession(connection))
-
-    async def listen(self, channel: str, on_notify: OnNotify, on_ready: Callable[[], None]) -> None:
-        raise _cannot_listen()
 
 
 class PsycopgDsnDriver(DsnDriver):
@@ -85,8 +79,8 @@ class PsycopgDsnDriver(DsnDriver):
                 f"the dsn of {self._target} has an option that libpq does not understand; "
                 "compare it with PostgreSQL's list of connection parameters"
             ) from None
-        except _ERRORS as error:
-            raise unreachable(self._target, error, _sqlstate(error)) from None
+        except ERRORS as error:
+            raise unreachable(self._target, error, sqlstate_of(error)) from None
         connection.prepared_max = cache_size
         return PsycopgSession(connection)
 
@@ -117,12 +111,16 @@ class PsycopgSession:
         return self._dropped or self._connection.closed
 
     @property
+    def pid(self) -> int:
+        return self._connection.pgconn.backend_pid
+
+    @property
     def begin(self) -> str:
-        return _begin(self._connection)
+        return begin(self._connection)
 
     @property
     def in_transaction(self) -> bool:
-        return not self.closed and _in_transaction(self._connection)
+        return not self.closed and in_transaction(self._connection)
 
     def new_turns(self) -> AsyncTurns:
         return AsyncTurns()
@@ -154,8 +152,8 @@ class PsycopgSession:
         await self._bounded(self._cursor.execute(sql), timeout)
 
     async def pooled(self, timeout: float) -> bool:
-        ((pid,),) = await self.fetch(_PID, (), timeout)
-        return bool(pid != self._connection.pgconn.backend_pid)
+        ((pid,),) = await self.fetch(PID, (), timeout)
+        return bool(pid != self.pid)
 
     async def subscribe(self, channel: str, on_notify: OnNotify, timeout: float) -> None:
         def hear(notification: psycopg.Notify) -> None:
@@ -177,7 +175,7 @@ class PsycopgSession:
     async def idle(self, seconds: float) -> bool:
         # The socket is watched through a second descriptor: psycopg registers and removes the
         # first one for every statement, and a loop keeps one reader a descriptor.
-        with _translating(self._connection):
+        with translating(self._connection):
             watch = os.dup(self._connection.fileno())
         loop, readable = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(watch, readable.set)
@@ -191,7 +189,7 @@ class PsycopgSession:
         return readable.is_set()
 
     async def receive(self) -> None:
-        with _translating(self._connection):
+        with translating(self._connection):
             if self.closed:
                 raise lost("it was closed")
             pgconn = self._connection.pgconn
@@ -206,9 +204,7 @@ class PsycopgSession:
 
     def drop(self) -> None:
         self._dropped = True
-        # Shut down, not closed: under a statement in flight the number could get a new owner.
-        with suppress(psycopg.Error, OSError), _twin(self._connection) as twin:
-            twin.shutdown(socket.SHUT_RDWR)
+        shut(self._connection)
         if self._in_flight is None or self._in_flight.done():
             self._connection.pgconn.finish()
 
@@ -238,7 +234,7 @@ class PsycopgSession:
             self.drop()
             await self._abandon(task, GRACE / 5)
             raise overdue(timeout)
-        with _translating(self._connection):
+        with translating(self._connection):
             result: T = task.result()
         return result
 
@@ -264,121 +260,5 @@ class PsycopgSession:
                 self._connection.pgconn.finish()
 
 
-class SyncPsycopgSession:
-    """One sync connection behind coroutines that never suspend."""
-
-    def __init__(self, connection: Connection[Any]) -> None:
-        self._connection = connection
-        self._cursor = RawCursor(connection, row_factory=tuple_row)
-        adapt(self._cursor.adapters)
-
-    @property
-    def closed(self) -> bool:
-        return self._connection.closed
-
-    @property
-    def begin(self) -> str:
-        return _begin(self._connection)
-
-    @property
-    def in_transaction(self) -> bool:
-        return _in_transaction(self._connection)
-
-    def new_turns(self) -> ThreadTurns:
-        return ThreadTurns()
-
-    async def pause(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251 (there is no event loop to give way to)
-
-    async def fetch(self, sql: str, args: Sequence[object], timeout: float) -> Sequence[Row]:
-        with _translating(self._connection), self._committed():
-            self._cursor.execute(sql, args, binary=True)
-            return self._cursor.fetchall() if self._cursor.rownumber is not None else []
-
-    async def script(self, sql: str, timeout: float) -> None:
-        with _translating(self._connection), self._committed():
-            self._cursor.execute(sql)
-
-    def _committed(self) -> Any:
-        ours = not self._connection.autocommit and not self.in_transaction
-        return self._connection.transaction() if ours else nullcontext()
-
-    async def command(self, sql: str, timeout: float) -> None:
-        with _translating(self._connection):
-            self._cursor.execute(sql)
-
-    async def pooled(self, timeout: float) -> bool:
-        ((pid,),) = await self.fetch(_PID, (), timeout)
-        return bool(pid != self._connection.pgconn.backend_pid)
-
-    async def subscribe(self, channel: str, on_notify: OnNotify, timeout: float) -> None:
-        raise _cannot_listen()
-
-    async def unsubscribe(self, channel: str, on_notify: OnNotify) -> None:
-        raise _cannot_listen()
-
-    async def idle(self, seconds: float) -> bool:
-        raise _cannot_listen()
-
-    async def receive(self) -> None:
-        raise _cannot_listen()
-
-    def drop(self) -> None:
-        self._connection.close()
-
-    async def close(self) -> None:
-        self._connection.close()
-
-
-def _cannot_listen() -> InvalidInput:
-    return InvalidInput(
-        "SyncPsycopgDriver cannot listen: it is for producers; "
-        "give workers an async connection, or Holdfast.connect(dsn)"
-    )
-
-
-def _in_transaction(connection: psycopg.BaseConnection[Any]) -> bool:
-    outside = (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
-    return connection.pgconn.transaction_status not in outside
-
-
-def _begin(connection: psycopg.BaseConnection[Any]) -> str:
-    # Outside autocommit psycopg sends BEGIN by itself before whatever comes first.
-    return "begin" if connection.autocommit else "select"
-
-
-def _twin(connection: AsyncConnection[Any]) -> socket.socket:
-    return socket.socket(fileno=os.dup(connection.fileno()))
-
-
 def _command(verb: str, channel: str) -> str:
     return f"{verb} {Identifier(channel).as_string()}"
-
-
-@contextmanager
-def _translating(connection: psycopg.BaseConnection[Any]) -> Iterator[None]:
-    try:
-        yield
-    except _ERRORS as error:
-        raise _translate(error, connection.closed) from None
-
-
-def _translate(error: Exception, closed: bool) -> HoldfastError:
-    if isinstance(error, UnicodeError):
-        return DatabaseError("an argument has text that cannot be encoded", sqlstate="22021")
-    if not isinstance(error, psycopg.Error):
-        return lost(str(error))
-    diagnosis, sqlstate = error.diag, error.sqlstate
-    message = diagnosis.message_primary or str(error).partition("\n")[0]
-    if closed:
-        return lost(message, sqlstate)
-    return failure(
-        sqlstate,
-        message,
-        constraint=diagnosis.constraint_name,
-        detail=diagnosis.message_detail,
-    )
-
-
-def _sqlstate(error: Exception) -> str | None:
-    return error.sqlstate if isinstance(error, psycopg.Error) else None

@@ -11,8 +11,8 @@ lane as materialized (
     select *
     from unnest(
         :entrypoints::text[], :floors::timestamptz[], :floor_ids::bigint[],
-        :shares::integer[], :max_attempts::integer[]
-    ) as l(entrypoint, floor, floor_id, share, max_attempts)
+        :ceilings::timestamptz[], :shares::integer[], :max_attempts::integer[]
+    ) as l(entrypoint, floor, floor_id, ceiling, share, max_attempts)
 ),
 due as materialized (
     select c.id, c.place, c.spent
@@ -24,7 +24,7 @@ due as materialized (
           and j.entrypoint = l.entrypoint
           and j.priority = :priority::integer
           and (j.execute_after, j.id) > (l.floor, l.floor_id)
-          and j.execute_after <= (select now from clock)
+          and j.execute_after <= least(l.ceiling, (select now from clock))
           and {claimable}
         order by j.execute_after, j.id
         limit l.share

@@ -1,3 +1,3 @@
 -- Whether the user of the connection may see what jobs carry.
-select has_column_privilege('{table}', 'payload', 'select')
-   and has_column_privilege('{table}', 'headers', 'select')
+select has_column_privilege(:table::text, 'payload', 'select')
+   and has_column_privilege(:table::text, 'headers', 'select')

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 from holdfast.clock import Clock, monotonic
 from holdfast.errors import PrivilegeMissing
 from holdfast.lifecycle import RETIRE_UNCLAIMABLE, TRANSITIONS, Transition, Verb
-from holdfast.models import Change, Held, Job, JobId, Recovery, Want, WorkerInfo
+from holdfast.models import Change, Held, Job, JobId, Recovery, TableDepth, Want, WorkerInfo
 from holdfast.stores.postgres.grants import Role
 from holdfast.stores.postgres.leases import without_twins
 from holdfast.stores.postgres.tables.fit import Fit, fit
@@ -119,6 +119,10 @@ class TableLeases:
 
     async def farewell(self, worker: str) -> None:
         """A table has no place for workers."""
+
+    async def depth(self) -> TableDepth:
+        [found] = await self._run("depth")
+        return TableDepth(*found)
 
     async def _run(self, name: str, /, **values: object) -> Sequence[Row]:
         if self._fit is None:

@@ -240,6 +240,7 @@ def render(fit: Fit) -> dict[str, Statement]:
             fill("hand_back", "hand_back", TRANSITIONS[Verb.RELEASE]),
             fill("inspect", "inspect"),
             fill("count", "count"),
+            fill("depth", "depth"),
             *(fill(row.name, "change", row) for row in changes),
         )
     }
