@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 from chaos.mutants.base import entries, mutant, patch, rewrite, unguard
 from holdfast.lifecycle import Guard, Transition, Verb
-from holdfast.models import JobId, Recovery
+from holdfast.models import Cancellation, JobId, Recovery
 from holdfast.stores.postgres import leases, render
 from holdfast.stores.postgres.leases import PostgresLeases
 from holdfast.stores.postgres.tables.render import TableWords
@@ -229,7 +229,7 @@ def late_start() -> None:
     original = run.run
 
     async def trusting(lease: Any, resources: Any) -> Any:
-        lease.trusted_until = float("inf")
+        lease.trusted_until, lease.cancellation = float("inf"), Cancellation()
         return await original(lease, resources)
 
     from holdfast.worker import worker

@@ -63,7 +63,7 @@ class WorkerSettings:
     """How one worker process works. The defaults are meant to be right."""
 
     batch_size: int = 500
-    concurrency: int = 500
+    concurrency: int = 1000
     dequeue_timeout: timedelta = timedelta(seconds=5)
     heartbeat_timeout: timedelta = timedelta(seconds=30)
     drain_timeout: timedelta = timedelta(seconds=25)

@@ -110,8 +110,8 @@ async def written(connection: Any, store: PostgresStore) -> dict[str, float]:
     A page that changes for the first time after a checkpoint is logged whole, so that a round in
     which that happened says nothing.
     """
+    used: dict[str, float] = {}
     for _ in range(5):
-        used: dict[str, float] = {}
         pages = Counter[str]()
         async with measured(connection, used, pages, "enqueue"):
             await store.jobs.insert([NewJob("mail", PAYLOAD)] * 1000, "raise")
