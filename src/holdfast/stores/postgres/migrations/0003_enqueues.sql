@@ -9,3 +9,5 @@ create table {enqueues} (
     ids      bigint[],
     skipped  text[]
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+-- Compressing the ids of a large batch would cost more than writing them.
+alter table {enqueues} alter column ids set storage external;
