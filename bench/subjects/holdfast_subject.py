@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,9 @@ class HoldfastSubject(Subject):
                 register(hf, task)
             if work.telemetry is not None:
                 instrument(hf, work.telemetry)
+            # As `holdfast run` does before it begins.
+            gc.collect()
+            gc.freeze()
             running = asyncio.create_task(hf.run(signals=False, **SETTINGS[work.mode]))
             await running
 

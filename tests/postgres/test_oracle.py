@@ -269,8 +269,13 @@ async def test_an_effect_that_is_not_written_is_noticed(
 @pytest.mark.parametrize(
     ("name", "statement", "right", "faulty"),
     [
-        ("claim or retire", "claim", "and j.execute_after <= (select now from clock)", ""),
-        ("claim or retire", "claim", "j.execute_after <= (", "j.execute_after < ("),
+        (
+            "claim or retire",
+            "claim",
+            "and j.execute_after <= least(l.ceiling, (select now from clock))",
+            "",
+        ),
+        ("claim or retire", "claim", "j.execute_after <= least(", "j.execute_after < least("),
         ("claim or retire", "claim", "and j.status = 'queued'::\"holdfast_status\"", ""),
         ("recover or retire", "recover", "j.recoveries + 1 >=", "j.recoveries >="),
         ("recover or retire", "recover", "j.heartbeat + j.lease <=", "j.heartbeat + j.lease <"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import socket
@@ -111,6 +112,9 @@ async def _work(plan: Plan, stop: Stop, side: Side, telemetry: Telemetry | None)
         try:
             await side.attach(probe)
             logger.info("worker %s runs %s", probe.manager.id, plan.target)
+            # What is loaded by now stays for good: the collector need not look at it ever again.
+            gc.collect()
+            gc.freeze()
             await _run(holdfast, plan)
         finally:
             await side.detach()

@@ -29,7 +29,7 @@ Row: TypeAlias = Sequence[Any]
 OnNotify: TypeAlias = Callable[[str], None]
 
 # With what comes on top, a call on a connection that fell silent is over within ten seconds.
-TIMEOUT = 9.0
+TIMEOUT = 8.5
 # Building an index on a large table is slow and still no sign of a dead server.
 SCRIPT_TIMEOUT = 600.0
 PING_EVERY = 10.0
