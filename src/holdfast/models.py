@@ -314,7 +314,7 @@ class Cancellation:
         self.reason = self.reason or reason
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Context:
     """What a handler with `accepts_context=True` gets besides its job."""
 

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from holdfast.clock import monotonic
@@ -33,6 +34,8 @@ class Lease:
     entrypoint: Entrypoint
     seconds: float
     trusted_until: float
+    permit: Permit | None = None
+    """Of the circuit breaker that it was claimed behind."""
     cancellation: Cancellation = field(default_factory=Cancellation)
     task: asyncio.Task[None] | None = None
     """While its handler runs; the task may run others before and after."""
@@ -40,8 +43,6 @@ class Lease:
     seconds_run: float = 0.0
     settle_by: float | None = None
     """Set when the handler has ended: an outcome that cannot be written must not live for ever."""
-    permit: Permit | None = None
-    """Of the circuit breaker that it was claimed behind."""
     verdict: bool | None = None
     """What the breaker is to be told: success, failure, or nothing."""
 
@@ -63,6 +64,14 @@ class Lease:
             self.cancellation.cancel(reason)
             if self.task is not None:
                 self.task.cancel()
+
+
+def _by_claim(leases: Sequence[Lease]) -> Counter[UUID]:
+    """How many of each claim; neighbours mostly are of one, whose token is slow to hash."""
+    counts: Counter[UUID] = Counter()
+    for token, some in groupby([lease.held.token for lease in leases]):
+        counts[token] += len(list(some))
+    return counts
 
 
 class Hand:
@@ -96,7 +105,7 @@ class Hand:
 
     def add(self, leases: Sequence[Lease]) -> None:
         self._leases.update(dict.fromkeys(leases))
-        self._of_claim.update([lease.held.token for lease in leases])
+        self._of_claim.update(_by_claim(leases))
 
     def started(self) -> None:
         self.running += 1
@@ -138,7 +147,7 @@ class Hand:
             if lease.permit is not None:
                 self.untold.append(lease)
         if not lapse:
-            self._count_down(Counter([lease.held.token for lease in over]))
+            self._count_down(_by_claim(over))
         self.changed.set()
 
     def _count_down(self, over: Counter[UUID]) -> None:

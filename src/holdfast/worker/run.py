@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from holdfast.worker.hand import Lease
 
+_SUCCEEDED = Succeeded()
 _STOPPED: Mapping[str, Outcome] = {
     LEASE_LOST: Abandoned(LEASE_LOST),
     CANCELED: Abandoned(CANCELED),
@@ -47,7 +48,7 @@ async def run(lease: Lease, resources: Mapping[Any, Any]) -> Outcome:
     finally:
         lease.seconds_run = monotonic() - lease.began
     lease.verdict = True
-    return Succeeded()
+    return _SUCCEEDED
 
 
 def _outcome(lease: Lease, error: BaseException) -> Outcome:

@@ -52,7 +52,7 @@ def change_of(lease: Lease, outcome: Outcome) -> tuple[Transition, Change] | Non
     job_id, token, queue = lease.held
     match outcome:
         case Succeeded():
-            return _COMPLETE, Change(job_id, token, queue=queue)
+            return _COMPLETE, Change(job_id, token, None, None, None, None, None, queue)
         case Retried(delay, error, traceback, reason):
             cap = lease.entrypoint.max_attempts
             return _RETRY, Change(job_id, token, delay, error, reason, traceback, cap, queue)

@@ -52,7 +52,11 @@ class Solo:
     def admit(self, leases: Sequence[Lease]) -> None:
         """Start what was claimed, or have it wait for `run`."""
         self._left = max(0, self._left - len(leases)) if leases else 0
-        suspects = [lease for lease in leases if on_last_chance(lease.job, lease.entrypoint)]
+        suspects = [
+            lease
+            for lease in leases
+            if lease.job.recoveries and on_last_chance(lease.job, lease.entrypoint)
+        ]
         if not suspects:
             for lease in leases:
                 self._start(lease)

@@ -231,18 +231,19 @@ class QueueManager:
             leased = [job for job in jobs if job.claim_token]
             self._observers.notify(Claimed(self.id, leased, monotonic() - sent))
         leases = []
+        entrypoints = {name: self._registry.get(name) for name in {job.entrypoint for job in jobs}}
+        permits = {name: self._gate.permit(name) for name in entrypoints}
         for job in jobs:
             if job.claim_token is None:
                 logger.error("job %s has no attempts left and is held", job.id)
                 self._observers.notify(Retired(self.id, [job.id], RETIRE_UNCLAIMABLE.reason or ""))
                 continue
-            entrypoint = self._registry.get(job.entrypoint)
+            entrypoint = entrypoints[job.entrypoint]
             assert entrypoint is not None  # noqa: S101 - only what is registered is claimed
             seconds = job.lease.total_seconds() if job.lease else 0.0
             held = Held(job.id, job.claim_token, job.queue)
-            lease = Lease(job, held, entrypoint, seconds, sent + seconds * TRUST)
-            lease.permit = self._gate.permit(job.entrypoint)
-            leases.append(lease)
+            permit = permits[job.entrypoint]
+            leases.append(Lease(job, held, entrypoint, seconds, sent + seconds * TRUST, permit))
         self._hand.add(leases)
         if self._claimer.stopping:
             self._give_back(leases)

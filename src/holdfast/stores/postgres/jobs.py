@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.settings import Names
+    from holdfast.stores.postgres.drivers.base import Driver
     from holdfast.stores.postgres.runner import Runner
 
 _WINDOWS = (timedelta(minutes=5), timedelta(hours=2), timedelta(days=2), None)
@@ -52,7 +52,9 @@ class PostgresJobs:
     def __init__(self, runner: Runner, names: Names, *, notify: bool) -> None:
         self._runner = runner
         self._channel = names.channel
-        self._inserter = Inserter(runner, names.channel if notify else None)
+        self._told = names.channel if notify else None
+        self._inserter = Inserter(runner, self._told)
+        self._beside: Driver | None = None
         self._gathering: Gathering | None = None
         self._table = names.table()
         self._may_count = True
@@ -72,11 +74,24 @@ class PostgresJobs:
             ) from error
 
     def _gather(self) -> Gathering:
-        loop = asyncio.get_running_loop()
-        if self._gathering is None or self._gathering.loop is not loop:
+        if self._gathering is None or not self._gathering.at_home:
             overtakers = _OVERTAKERS if self._runner.driver.concurrent else 0
-            self._gathering = Gathering(self._inserter.insert, overtakers=overtakers)
+            self._gathering = Gathering(
+                self._inserter.insert, overtakers=overtakers, beside=self._second().insert
+            )
         return self._gathering
+
+    def _second(self) -> Inserter:
+        """Over a connection that is opened when it is used for the first time."""
+        if not self._runner.driver.dedicated:
+            return self._inserter
+        if self._beside is None:
+            self._beside = self._runner.driver.fork("enqueue")
+        return Inserter(self._runner.over(self._beside), self._told)
+
+    async def close(self) -> None:
+        if self._beside is not None:
+            await self._beside.close()
 
     async def requeue(
         self,

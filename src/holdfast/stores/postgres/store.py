@@ -73,6 +73,7 @@ class PostgresStore:
         await migrate.uninstall(self.driver, self.names)
 
     async def close(self) -> None:
+        await self.jobs.close()
         await self.driver.close()
 
 
@@ -82,7 +83,8 @@ class PostgresWakeups:
     def __init__(self, driver: Driver, names: Names) -> None:
         self._driver = driver
         self._channel = names.channel
-        self._needed = True
+        self._needed: bool | None = None
+        """What the session that listens has said; None: none does."""
 
     async def listen(self, on_work: Callable[[], None], on_cancel: Callable[[JobId], None]) -> None:
         def hear(payload: str) -> None:
@@ -95,10 +97,13 @@ class PostgresWakeups:
             self._needed = True
             on_work()
 
-        await self._driver.listen(self._channel, hear, ready)
+        try:
+            await self._driver.listen(self._channel, hear, ready)
+        finally:
+            self._needed = None
 
     async def need(self, *, needed: bool) -> None:
         # Elsewhere the session that listens cannot be asked, so it always needs to be told.
-        if needed != self._needed and self._driver.dedicated:
+        if self._needed is not None and needed != self._needed and self._driver.dedicated:
             self._needed = needed
             await self._driver.fetch(NEED if needed else NEED_NOT, (self._channel,))
