@@ -35,24 +35,8 @@ JOB_COLUMNS = (
 )
 """The fields of models.Job, in its order."""
 
-CLAIMED_COLUMNS = (
-    "id",
-    "entrypoint",
-    "payload",
-    "priority",
-    "execute_after",
-    "attempts",
-    "recoveries",
-    "max_attempts",
-    "max_recoveries",
-    "dedupe_key",
-    "headers",
-    "created",
-    "updated",
-    "last_error",
-    "last_error_at",
-    "held_at",
-)
+_WRITTEN_BY_A_CLAIM = ("status", "heartbeat", "claim_token", "claimed_by", "claimed_at", "lease")
+CLAIMED_COLUMNS = tuple(column for column in JOB_COLUMNS if column not in _WRITTEN_BY_A_CLAIM)
 """Of a job that a claim gives back; the rest is what the claim itself has written."""
 
 HIDDEN_COLUMNS = {"payload": "bytea", "headers": "jsonb"}
