@@ -29,10 +29,14 @@ def dedupe_by_looking() -> None:
     rewrite(
         "insert",
         "    {on_conflict}\n",
-        "    where i.dedupe_key is null or not exists (\n"
-        "        select from {table} k, pg_sleep(0.005)\n"
-        "        where k.dedupe_key = i.dedupe_key and k.held_at is null\n"
-        "    )\n"
+        "    where case\n"
+        "        when i.dedupe_key is null then true\n"
+        "        when exists (\n"
+        "            select from {table} k\n"
+        "            where k.dedupe_key = i.dedupe_key and k.held_at is null\n"
+        "        ) then false\n"
+        "        else pg_sleep(0.01)::text is not null\n"
+        "    end\n"
         "    {on_conflict}\n",
     )
 

@@ -20,7 +20,7 @@ async def hot_keys(scene: Scene) -> None:
     for name in ("p", "q"):
         jobs = [
             scene.spec("keyed", does={"do": "nap", "seconds": 0.1}, key=f"hot:{n % 2}")
-            for n in range(40)
+            for n in range(120)
         ]
         options = {"calls_at_once": 6, "per_second": 400.0}
         clients.append(await scene.produce(name, jobs, **options))

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 COMMON = settings(deadline=None, suppress_health_check=list(HealthCheck))
 PROFILES = {
     "default": settings(COMMON, max_examples=80, stateful_step_count=40),
+    "thorough": settings(COMMON, max_examples=2_000, stateful_step_count=50),
     "nightly": settings(COMMON, max_examples=5_000, stateful_step_count=80),
 }
 PROFILE = os.environ.get("HOLDFAST_HYPOTHESIS", "default")
