@@ -21,7 +21,7 @@ from chaos.checker.model import (
 from chaos.files import SECOND, Line, read, read_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 _LIFE = 60 * SECOND
@@ -157,6 +157,14 @@ def _load_effects(history: History, directory: Path, story: Any) -> None:
                     history.stalls.append(Fault(line["e"], line["since"], name, pid, line["t"]))
             if line["e"] != "stall":
                 last = line["t"]
+        history.stalls += _untold_lags(open_runs.values(), name, 2 * history.lease)
+
+
+def _untold_lags(runs: Iterable[Run], name: str, length: int) -> Iterator[Fault]:
+    """Who dies in a handler that blocks cannot note how long its event loop stood still."""
+    for run in runs:
+        if run.kind == "block":
+            yield Fault("lag", run.start, name, run.pid, run.start + length)
 
 
 def _run(line: Line, last: int) -> Run:
