@@ -65,7 +65,7 @@ _CALLS: Mapping[str, Callable[[Holdfast], Awaitable[object]]] = {
 _BOUND = 10.0
 
 
-@figure("silent connection", "every call ends at its deadline of 10 s, within half a second")
+@figure("silent connection", "every call ends within 10 s")
 async def silent_connection(cluster: Cluster, directory: Path) -> Measured:
     """Both drivers; connections that worked before, and connections that are made anew."""
     async with Stage(cluster, directory, lease=_LEASE, probing=False) as stage:
