@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from datetime import timedelta
+from secrets import token_hex
 from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
 
+from holdfast import Holdfast
+from holdfast.settings import Names
 from tests.worker.rig import PATIENCE, ends, eventually, working
 
 if TYPE_CHECKING:
@@ -19,25 +23,27 @@ if TYPE_CHECKING:
     from tests.worker.conftest import NewWorker
 
 HOUR = timedelta(hours=1)
-CHANNEL = "ch_holdfast"
 SOMEBODY = """
 select exists (
     select from pg_locks
     where locktype = 'advisory' and mode = 'ShareLock' and granted
       and database = (select oid from pg_database where datname = current_database())
+      and (classid::bigint << 32) + objid::bigint
+          = hashtextextended('listeners of ' || $1::text, 0)
 )
 """
 
 
 class Ear:
-    """Hears every NOTIFY, and needs none."""
+    """Hears every NOTIFY of a queue, and needs none."""
 
-    def __init__(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    def __init__(self, connection: asyncpg.Connection[asyncpg.Record], channel: str) -> None:
         self.heard = 0
         self._connection = connection
+        self._channel = channel
 
     async def open(self) -> None:
-        await self._connection.add_listener(CHANNEL, self._hear)
+        await self._connection.add_listener(self._channel, self._hear)
 
     async def flush(self) -> int:
         """What was sent until now has arrived with the answer to a question."""
@@ -45,16 +51,36 @@ class Ear:
         return self.heard
 
     async def somebody_needs_it(self) -> bool:
-        return bool(await self._connection.fetchval(SOMEBODY))
+        return bool(await self._connection.fetchval(SOMEBODY, self._channel))
 
     def _hear(self, *_: object) -> None:
         self.heard += 1
 
 
 @pytest.fixture
-async def ear(pg18: Database) -> AsyncIterator[Ear]:
+def names() -> Names:
+    """Of tables whose channel nobody else in the database can have."""
+    return Names(f"rest_{token_hex(4)}")
+
+
+@pytest.fixture
+async def new_pg_worker(pg18: Database, names: Names) -> AsyncIterator[NewWorker]:
+    async with AsyncExitStack() as stack:
+        made: list[Holdfast] = []
+
+        def make() -> Holdfast:
+            made.append(Holdfast.connect(pg18.dsn, prefix=names.prefix))
+            stack.push_async_callback(made[-1].store.close)
+            return made[-1]
+
+        await make().install()
+        yield make
+
+
+@pytest.fixture
+async def ear(pg18: Database, names: Names) -> AsyncIterator[Ear]:
     connection = await asyncpg.connect(pg18.dsn)
-    found = Ear(connection)
+    found = Ear(connection, names.channel)
     await found.open()
     try:
         yield found
