@@ -119,7 +119,8 @@ async def test_nothing_stays_behind_in_the_shared_sessions(hf: Holdfast, pooled:
                 "select current_setting('synchronous_commit'), current_setting('lock_timeout'),"
                 " (select count(*) from pg_prepared_statements where name <> ''),"
                 " (select count(*) from pg_listening_channels() c where c like 'ch_%'),"
-                " (select count(*) from pg_locks where locktype = 'advisory')"
+                " (select count(*) from pg_locks"
+                "  where locktype = 'advisory' and pid = pg_backend_pid())"
             )
             row = await found.fetchone()
             assert row is not None
