@@ -73,8 +73,8 @@ class PostgresLeases:
             await self._look()
             looked = True
             jobs = await self._take(limit, worker)
-        short = len(jobs) < limit and (not looked or self._lanes.unfinished)
-        self._lanes.put_off = self._contended or short
+        more = not looked or self._lanes.unfinished or bool(self._lanes.priorities())
+        self._lanes.put_off = self._contended or (len(jobs) < limit and more)
         # Only now: had a later statement failed, the jobs of the earlier ones would be nobody's.
         self._doubtful.clear()
         jobs.sort(key=_IN_LANE)

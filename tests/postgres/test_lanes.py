@@ -1,0 +1,54 @@
+"""What a claim leaves for the next one is looked for at once, not at the next poll."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from holdfast.lifecycle import TRANSITIONS, Verb
+from holdfast.models import Change, NewJob, Want
+from tests.postgres import tables
+
+if TYPE_CHECKING:
+    from tests.servers import Database
+
+MAIL = Want("mail", lease=timedelta(minutes=1))
+
+
+async def test_a_claim_that_takes_too_long_says_that_there_is_more(pg: Database) -> None:
+    """Its jobs are not renewed before it is over, so it stops, with a lane still open."""
+    hasty = Want("mail", lease=timedelta(microseconds=1))
+    async with tables.installed(pg.dsn) as (_, store):
+        await store.jobs.insert([NewJob("mail", priority=n) for n in (1, 0)], "raise")
+        first = await store.leases.claim([hasty], limit=10, worker="w")
+        assert [job.priority for job in first] == [1]
+        assert await store.leases.next_due([hasty]) is not None
+        second = await store.leases.claim([hasty], limit=10, worker="w")
+        assert [job.priority for job in second] == [0]
+
+
+async def test_a_claim_that_found_everything_says_so(pg: Database) -> None:
+    async with tables.installed(pg.dsn) as (_, store):
+        await store.jobs.insert([NewJob("mail", priority=n) for n in (1, 0)], "raise")
+        assert len(await store.leases.claim([MAIL], limit=10, worker="w", sweep=True)) == 2
+        assert await store.leases.next_due([MAIL]) is None
+
+
+async def test_what_comes_back_below_a_floor_is_found_without_a_sweep(pg: Database) -> None:
+    async with tables.installed(pg.dsn) as (_, store):
+        await store.jobs.insert([NewJob("mail") for _ in range(20)], "raise")
+        jobs = await store.leases.claim([MAIL], limit=20, worker="w")
+        back = [Change(job.id, job.claim_token) for job in jobs[:3] if job.claim_token]
+        await store.leases.change(TRANSITIONS[Verb.RELEASE], back)
+        found = await store.leases.claim([MAIL], limit=20, worker="w")
+        assert [job.id for job in found] == [change.id for change in back]
+
+
+async def test_a_new_priority_is_found_beside_known_ones(pg: Database) -> None:
+    async with tables.installed(pg.dsn) as (_, store):
+        await store.jobs.insert([NewJob("mail", priority=n) for n in (5, 0)], "raise")
+        await store.leases.claim([MAIL], limit=20, worker="w")
+        for priority in (9, 3, -4):
+            await store.jobs.insert([NewJob("mail", priority=priority)], "raise")
+            [job] = await store.leases.claim([MAIL], limit=20, worker="w")
+            assert job.priority == priority
