@@ -17,10 +17,11 @@ import asyncpg
 
 from chaos import shim
 from chaos.checker.model import LeaseKey, Violation
-from chaos.cluster import HOST, Cluster, free_port, tied
+from chaos.cluster import Cluster, tied
 from chaos.files import SECOND, now, read_all
 from chaos.run import Act, Profile, draw, perform
 from chaos.stage import Stage
+from devtools.cluster import HOST, free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import pwd
-import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Self
 import asyncpg
 
 from chaos import leash
+from devtools.cluster import HOST, account, free_port
 from holdfast import embedded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-HOST = "127.0.0.1"
 _PATIENCE_SECONDS = 60.0
 _SETTINGS = {
     "max_connections": "200",
@@ -62,7 +59,7 @@ class Cluster:
         self.data = directory / "data"
         self.port = free_port()
         self.binaries = binaries or find_binaries()
-        self.account = _account()
+        self.account = account()
         self._settings = {**_SETTINGS, **(settings or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -187,23 +184,3 @@ def tied(account: embedded.Account | None, *command: str) -> list[str]:
     """The command as one that dies with the harness, run by that account."""
     numbers = [str(number) for number in account or (0, 0)]
     return [sys.executable, "-I", leash.__file__, *numbers, *command]
-
-
-def _account() -> embedded.Account | None:
-    """PostgreSQL refuses to run as root."""
-    if os.geteuid() != 0:
-        return None
-    try:
-        entry = pwd.getpwnam("postgres")
-    except KeyError:
-        return embedded.server_account(Path())
-    return embedded.Account(entry.pw_uid, entry.pw_gid)
-
-
-def free_port() -> int:
-    """A port outside the range from which outgoing connections take theirs."""
-    while True:
-        port = 20_000 + secrets.randbelow(12_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((HOST, port))
-            return port

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Self
 import asyncpg
 
 from chaos import dump, shim, workload
-from chaos.cluster import HOST
 from chaos.files import SECOND, Journal, now
 from chaos.plans import ProducerPlan, WorkerPlan
 from chaos.proxy import Proxy
+from devtools.cluster import HOST
 from holdfast import Holdfast
 
 if TYPE_CHECKING:

@@ -47,10 +47,10 @@ class Cluster:
     ) -> None:
         self.data = directory / "data"
         self.log = self.data / "server.log"
-        self.port = _free_port()
+        self.port = free_port()
         self._binaries = binaries
         self._settings = {"max_connections": "200", **(settings or {})}
-        self._account = _account()
+        self._account = account()
 
     @property
     def dsn(self) -> str:
@@ -141,7 +141,7 @@ def postmaster(data: Path) -> psutil.Process | None:
         return None
 
 
-def _account() -> embedded.Account | None:
+def account() -> embedded.Account | None:
     """PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return None
@@ -152,7 +152,7 @@ def _account() -> embedded.Account | None:
     return embedded.Account(entry.pw_uid, entry.pw_gid)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port outside the range from which outgoing connections take theirs."""
     # Not `random`: it is seeded alike in all processes of a run.
     while True:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from chaos.cluster import HOST
 from chaos.figures.base import Measured, figure, judged, most
 from chaos.files import SECOND, now
 from chaos.scenarios.enqueuing import drop_replies
 from chaos.stage import Stage
+from devtools.cluster import HOST
 from holdfast import DatabaseError, Holdfast, JobId
 
 if TYPE_CHECKING:

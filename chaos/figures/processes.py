@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chaos import workload
-from chaos.cluster import HOST
 from chaos.figures.base import Measured, figure, judged, spread
 from chaos.files import SECOND, Line, now, read
 from chaos.stage import Stage
+from devtools.cluster import HOST
 from holdfast import Holdfast, JobId
 
 if TYPE_CHECKING:
