@@ -150,9 +150,9 @@ class Scene:
 
     async def told(self, spec: Spec, pid: int, seconds: float = 8.0) -> None:
         """Until that process knows what became of its write about the job."""
-        jobs = {line["j"] for line in self.starts(spec)}
 
         def known() -> bool:
+            jobs = {line["j"] for line in self.starts(spec)}
             return any(
                 line["j"] in jobs and f":{pid}:" in line["by"]
                 for line in self.lines("settled", "lost")
