@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from new_jobs import new_jobs
 from protocol import TALLY, Spec, Subject, Work, act, serve
 
 from holdfast import Holdfast, Job
+from holdfast.cli.work import spare_the_collector
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,8 +56,7 @@ class HoldfastSubject(Subject):
             if work.telemetry is not None:
                 instrument(hf, work.telemetry)
             # As `holdfast run` does before it begins.
-            gc.collect()
-            gc.freeze()
+            spare_the_collector()
             running = asyncio.create_task(hf.run(signals=False, **SETTINGS[work.mode]))
             await running
 

@@ -26,6 +26,8 @@ from holdfast.worker.claim import QueueExecutionMode
 
 logger = logging.getLogger("holdfast.run")
 
+_YOUNG_OBJECTS = 20_000
+
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
@@ -112,13 +114,22 @@ async def _work(plan: Plan, stop: Stop, side: Side, telemetry: Telemetry | None)
         try:
             await side.attach(probe)
             logger.info("worker %s runs %s", probe.manager.id, plan.target)
-            # What is loaded by now stays for good: the collector need not look at it ever again.
-            gc.collect()
-            gc.freeze()
+            spare_the_collector()
             await _run(holdfast, plan)
         finally:
             await side.detach()
     logger.info("stopped")
+
+
+def spare_the_collector() -> None:
+    """What is loaded by now stays for good, and the objects of a batch of jobs are in no cycle:
+    the collector need not look at the former ever again, nor at the latter while they live."""
+    gc.collect()
+    gc.freeze()
+    youngest, *older = gc.get_threshold()
+    # Zero is somebody's wish that it does not run at all.
+    if youngest:
+        gc.set_threshold(max(youngest, _YOUNG_OBJECTS), *older)
 
 
 async def _run(holdfast: Holdfast, plan: Plan) -> None:

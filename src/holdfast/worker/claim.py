@@ -6,6 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from holdfast.clock import monotonic
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.worker.rest import Rest
     from holdfast.worker.solo import Solo
 
+_RECOVERIES = attrgetter("recoveries")
 _FOREVER = 3600.0
 _DEAF_POLL = 1.0
 _LAST_WORD = 0.8
@@ -66,6 +68,8 @@ class Claimer:
         self.stopping = False
         self.listening = False
         self._answered = False
+        self._claimed: tuple[list[Job], float] | None = None
+        """Jobs that begin as soon as the claim after theirs is on its way, and when it was sent."""
         self.ticked = monotonic()
         """When a claim last got an answer: what liveness is judged by."""
 
@@ -111,6 +115,7 @@ class Claimer:
                 if not (drain and found_nothing):
                     await self._wait(drain)
         finally:
+            self._start_claimed()
             self._silence()
             self._rest.end()
 
@@ -135,30 +140,50 @@ class Claimer:
         backoff.reset()
         self._answered = True
         self.ticked = monotonic()
-        self._start(jobs, sent)
+        self._start_claimed()
+        self._claimed = jobs, sent
+        if self._another_follows(jobs, free):
+            asyncio.get_running_loop().call_soon(self._start_claimed)
+        else:
+            self._start_claimed()
         self._rest.found(len(jobs))
         return None if self._gate.probed else jobs
+
+    def _another_follows(self, jobs: Sequence[Job], free: int) -> bool:
+        """Whether the next claim is made whatever becomes of these: it need not wait for them."""
+        if len(jobs) < free or self.stopping or self._solo.careful or self._gate.guards:
+            return False
+        return not any(map(_RECOVERIES, jobs))
+
+    def _start_claimed(self) -> None:
+        if self._claimed is not None:
+            (jobs, sent), self._claimed = self._claimed, None
+            self._start(jobs, sent)
 
     async def _take(self, sweep: bool, wants: Sequence[Want], limit: int) -> list[Job]:
         return await self._leases.claim(wants, limit=limit, worker=self._worker, sweep=sweep)
 
     async def _room(self) -> int:
         """Free slots. Outcomes that wait for the database also take room, or they would pile up."""
-        most = self._settings.concurrency
-        if most - self._hand.running < self._settings.batch_size:
+        if self._free < self._settings.batch_size:
             # Handlers that are about to end do so now, and their slots are claimed for together.
             await asyncio.sleep(0)
 
         def roomy() -> bool:
-            free = self._hand.running < most and len(self._hand) < 2 * most
-            return self.stopping or (free and not self._hand.blocked)
+            return self.stopping or (self._free > 0 and not self._hand.blocked)
 
         while not await self._hand.until(roomy, seconds=_FOREVER):
             pass
         if self.stopping:
             return 0
         batch = 1 if self._solo.careful else self._settings.batch_size
-        return min(batch, most - self._hand.running, 2 * most - len(self._hand))
+        return min(batch, self._free)
+
+    @property
+    def _free(self) -> int:
+        most = self._settings.concurrency
+        coming = len(self._claimed[0]) if self._claimed else 0
+        return min(most - self._hand.running, 2 * most - len(self._hand)) - coming
 
     async def _wait(self, drain: bool) -> None:
         """Until a hint, a stop, the next due job or the poll."""

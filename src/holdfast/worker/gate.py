@@ -79,10 +79,15 @@ class Gate:
         self.probed = False
         """The last claim was one of probes alone, so the rest has yet to be looked for."""
 
+    @property
+    def guards(self) -> bool:
+        """Whether there is a breaker at all."""
+        return bool(self._policies)
+
     async def claim(self, free: int, take: Take) -> list[Job]:
         """Claim what the breakers let through: the permitted probes of one, or all other work."""
         self.probed, self.pause = False, math.inf
-        if not self._policies:
+        if not self.guards:
             return await take(self._all, free)
         # Wanting none is a mere look, which changes nothing.
         admissions = await self._claiming.admit(list(self._policies.values()), 0)

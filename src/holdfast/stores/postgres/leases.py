@@ -76,9 +76,11 @@ class PostgresLeases:
         more = not looked or self._lanes.unfinished or bool(self._lanes.priorities())
         self._lanes.put_off = self._contended or (len(jobs) < limit and more)
         # Only now: had a later statement failed, the jobs of the earlier ones would be nobody's.
+        statements = len(self._doubtful)
         self._doubtful.clear()
-        jobs.sort(key=_IN_LANE)
-        jobs.sort(key=_PRIORITY, reverse=True)
+        if statements > 1:
+            jobs.sort(key=_IN_LANE)
+            jobs.sort(key=_PRIORITY, reverse=True)
         return jobs
 
     async def next_due(self, wants: Sequence[Want]) -> timedelta | None:
