@@ -15,22 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from chaos import shim
-from chaos.checker.model import LeaseKey, Violation
+from chaos import shim, tail
 from chaos.cluster import Cluster, tied
-from chaos.files import SECOND, now, read_all
+from chaos.files import SECOND, now
 from chaos.run import Act, Profile, draw, perform
 from chaos.stage import Stage
 from devtools.cluster import HOST, free_port
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from rich.console import Console
 
     from chaos.checker.check import Verdict
-    from chaos.checker.history import History
 
     Say = Callable[[str], None]
 
@@ -60,9 +58,7 @@ async def _demand_synchrony(primary: Cluster) -> None:
     await connection.close()
 
 
-async def _take_over(stage: Stage, standby: Cluster) -> None:
-    """Promote the standby, and send everybody there."""
-    await standby.promote()
+def _send_everybody(stage: Stage, standby: Cluster) -> None:
     stage.cluster = standby
     stage.proxy.upstream = standby.port
 
@@ -78,7 +74,8 @@ async def failover_sync(directory: Path, seed: int, say: Say) -> Verdict:
                 await asyncio.sleep(_MIDDLE)
                 began = now()
                 await primary.crash()
-                await _take_over(stage, standby)
+                await standby.promote()
+                _send_everybody(stage, standby)
                 stage.fault("failover", t=began, seconds=(now() - began) / SECOND)
 
             stage = Stage(primary, directory, lease=_PROFILE.lease)
@@ -90,63 +87,40 @@ async def failover_sync(directory: Path, seed: int, say: Say) -> Verdict:
 
 async def failover_async(directory: Path, seed: int, say: Say) -> Verdict:
     """The primary dies; a standby that lags takes over: its lag is lost and nothing else."""
-    tail = 0
     async with Cluster(directory / "primary") as primary:
         standby = await _standby(primary, directory / "standby")
+        known: set[int] = set()
+        switched = 0
         try:
 
             async def during(stage: Stage) -> None:
-                nonlocal tail
+                nonlocal known, switched
                 await asyncio.sleep(_MIDDLE)
-                tail = now()
+                began = now()
                 await standby.stop()
                 await asyncio.sleep(1.0)
                 await primary.crash()
                 await standby.start()
-                await _take_over(stage, standby)
-                stage.fault("failover", t=tail, seconds=(now() - tail) / SECOND)
+                await standby.promote()
+                known = await tail.known_jobs(await standby.connect(stage.database))
+                switched = now()
+                _send_everybody(stage, standby)
+                stage.fault("failover", t=began, seconds=(now() - began) / SECOND)
 
             stage = Stage(primary, directory, lease=_PROFILE.lease)
-            act = Act(during)
             quiet = replace(_PROFILE, faults=0)
-            verdict = await perform(stage, quiet, seed, [], say=say, act=act)
+            verdict = await perform(stage, quiet, seed, [], say=say, act=Act(during))
+            await primary.start()
+            knew = await tail.known_jobs(await primary.connect(stage.database))
         finally:
             await standby.crash()
-    return _only_the_tail(verdict, directory, tail, say)
-
-
-def _only_the_tail(verdict: Verdict, directory: Path, tail: int, say: Say) -> Verdict:
-    """Ids are given out again after such a failover, so jobs are told apart by their payload."""
-    history = verdict.history
-    known = {row.key for story in history.stories.values() for row in story.log}
-    there = {story.row.uid for story in history.stories.values() if story.row}
-    for line in read_all(directory, "effects-*.jsonl"):
-        if line["e"] == "start" and LeaseKey("", line["j"], line["by"], line["at"]) in known:
-            there.add(line["u"])
-    recorded = {story.job for story in history.stories.values() if story.ended or story.row}
-    lost: list[Violation] = []
-    gone = 0
-    for uid, job, acknowledged in _acknowledged(history):
-        # What was acknowledged before has an id that is nobody else's.
-        if uid in there or (acknowledged < tail and job in recorded):
-            continue
-        gone += 1
-        if acknowledged < tail:
-            text = f"job {job} was acknowledged before the standby fell behind, and is lost"
-            lost.append(Violation("I-1 nothing is lost", text, job, acknowledged))
-    say(f"{gone} acknowledged jobs are gone with the tail that the standby had not received")
-    # Of an id that two jobs have had, nothing else can be asked.
-    verdict.violations = {"I-1 nothing is lost": lost}
-    verdict.figures["lost_with_the_tail"] = gone
+    failover = tail.Failover(knew, known, switched)
+    tail.judge(verdict, failover, directory)
+    say(
+        f"the standby had not received {len(failover.tail)} jobs; "
+        f"{verdict.figures['lost_with_the_tail']} of them were acknowledged, and are gone"
+    )
     return verdict
-
-
-def _acknowledged(history: History) -> Iterator[tuple[int, int, int]]:
-    for call in history.calls:
-        if call.op == "enqueue" and call.outcome == "ok" and call.ended is not None:
-            for spec, job in zip(call.jobs, call.ids, strict=True):
-                if job is not None:
-                    yield spec[0], job, call.ended
 
 
 async def skewed_clocks(directory: Path, seed: int, say: Say) -> Verdict:

@@ -87,7 +87,9 @@ def _besides(act: dict[str, Any]) -> str:
     if first := act["first_claim_s"]["max"]:
         said.append(f"first claim {first:.2f} s after the promotion")
     if "lost_with_the_tail" in act:
-        said.append(f"{act['lost_with_the_tail']} acknowledged jobs gone with the unreplayed tail")
+        said.append(
+            f"{act['lost_with_the_tail']} acknowledged jobs gone: the unreplayed tail, exactly"
+        )
     return "; ".join(said)
 
 

@@ -99,7 +99,7 @@ class Stage:
         self.directory = directory
         self.lease = lease
         self.mutant = mutant
-        self._database = database
+        self.database = database
         self._ddl = ddl
         self._probing = probing
         self._tablespace = tablespace
@@ -118,20 +118,20 @@ class Stage:
     @property
     def dsn(self) -> str:
         """Past the proxy."""
-        return self.cluster.dsn(self._database)
+        return self.cluster.dsn(self.database)
 
     async def connect(self) -> Any:
-        return await self.cluster.connect(self._database)
+        return await self.cluster.connect(self.database)
 
     async def __aenter__(self) -> Self:
         connection = await self.cluster.connect()
         try:
-            await connection.execute(f'drop database if exists "{self._database}" with (force)')
+            await connection.execute(f'drop database if exists "{self.database}" with (force)')
             where = ""
             if self._tablespace is not None:
                 await connection.execute(f"create tablespace small location '{self._tablespace}'")
                 where = " tablespace small"
-            await connection.execute(f'create database "{self._database}"{where}')
+            await connection.execute(f'create database "{self.database}"{where}')
         finally:
             await connection.close()
         async with Holdfast.connect(self.dsn) as hf:
@@ -163,7 +163,7 @@ class Stage:
         port = await self.proxy.open(name)
         self._plans[name] = WorkerPlan(
             name=name,
-            dsn=f"postgresql://postgres@{HOST}:{port}/{self._database}",
+            dsn=f"postgresql://postgres@{HOST}:{port}/{self.database}",
             directory=str(self.directory),
             lease=options.pop("lease", self.lease),
             mutant=self.mutant,
@@ -175,7 +175,7 @@ class Stage:
         port = await self.proxy.open(name)
         plan = ProducerPlan(
             name=name,
-            dsn=f"postgresql://postgres@{HOST}:{port}/{self._database}",
+            dsn=f"postgresql://postgres@{HOST}:{port}/{self.database}",
             directory=str(self.directory),
             lease=self.lease,
             mutant=self.mutant,

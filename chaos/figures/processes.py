@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import signal
@@ -17,10 +18,10 @@ from chaos.figures.base import Measured, figure, judged, spread
 from chaos.files import SECOND, Line, now, read
 from chaos.stage import Stage
 from devtools.cluster import HOST
-from holdfast import Holdfast, JobId
+from holdfast import Holdfast, Job, NewJob
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from chaos.cluster import Cluster
 
@@ -161,9 +162,17 @@ async def _die(bench: Bench, stage: Stage, hf: Holdfast, chance: random.Random) 
 _DEADLY, _INNOCENT = 10, 10_000
 
 
-@figure("poison", "10 deadly jobs among 10,000: exactly three deaths each, no other job retired")
+@figure(
+    "poison",
+    "20 deadly jobs among 10,000, half of them at once: exactly three deaths each, "
+    "no other job retired",
+)
 async def poison(cluster: Cluster, directory: Path) -> Measured:
-    """One deadly job after the other; whoever dies has a successor at once."""
+    """Deadly jobs one after the other, then all at once; whoever dies has a successor at once.
+
+    A death is charged to all that the worker had in hand, so where deadly jobs meet, each of them
+    has three deaths and only the last is its own for certain.
+    """
     lease = 1.5
     async with Stage(cluster, directory, lease=lease, probing=False) as stage:
         for n in range(4):
@@ -171,36 +180,44 @@ async def poison(cluster: Cluster, directory: Path) -> Measured:
         producer = await stage.start_producer(
             "p",
             seed=4,
-            first=_DEADLY,
+            first=2 * _DEADLY,
             count=_INNOCENT,
             per_second=150.0,
             shares={"fast": 1},
             capped=True,
         )
         async with Holdfast.connect(stage.dsn) as hf:
-            deadly = [await _held(stage, hf, uid) for uid in range(_DEADLY)]
+            alone = [await _held(stage, hf, [uid]) for uid in range(_DEADLY)]
+            together = await _held(stage, hf, range(_DEADLY, 2 * _DEADLY))
         await stage.until(lambda: not producer.alive, 120)
         await stage.drained(60)
         await stage.finish()
     verdict = judged(directory, lease=lease, innocent=True, drained=True)
-    deaths = {len(verdict.history.stories[job].runs) for job in deadly}
+    deadly = [*itertools.chain.from_iterable(alone), *together]
+    own = {job.id: len(verdict.history.stories[job.id].runs) for job in deadly}
     found = verdict.violations["I-29 poison is held alone"]
     values = {
         "jobs": len(verdict.history.stories),
-        "deadly": len(deadly),
-        "deaths_each": sorted(deaths),
+        "deadly": len(own),
+        "deaths_each": sorted({job.recoveries for job in deadly}),
+        "own_deaths_alone": sorted({own[job.id] for [job] in alone}),
+        "own_deaths_together": sorted({own[job.id] for job in together}),
         "others_retired": len({violation.job for violation in found}),
     }
-    return Measured(not found and deaths == {3}, values)
+    kept = not found and values["deaths_each"] == values["own_deaths_alone"] == [3]
+    return Measured(kept, values)
 
 
-async def _held(stage: Stage, hf: Holdfast, uid: int) -> JobId:
-    """Enqueue a deadly job, and wait until it is held."""
-    spec = workload.make(uid, "poison", stage.lease, random.Random(uid))
-    [job] = await hf.queries.enqueue(spec.entrypoint, spec.payload)
+async def _held(stage: Stage, hf: Holdfast, uids: Sequence[int]) -> list[Job]:
+    """Enqueue deadly jobs, and wait until all are held."""
+    specs = [workload.make(uid, "poison", stage.lease, random.Random(uid)) for uid in uids]
+    found = await hf.queries.enqueue_many([NewJob(s.entrypoint, s.payload) for s in specs])
+    ids = [job_id for job_id in found if job_id is not None]
+    jobs: list[Job] = []
 
     async def held() -> bool:
-        return [found.held_at for found in await hf.queries.get_jobs([job])] != [None]
+        jobs[:] = await hf.queries.get_jobs(ids)
+        return all(job.held_at for job in jobs)
 
-    await stage.eventually(held, 60)
-    return job
+    await stage.eventually(held, 120)
+    return jobs

@@ -1,0 +1,110 @@
+"""A call that is cancelled stops in the server too, and leaves nothing half-done."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.drivers.rig import (
+    ASYNC_KINDS,
+    PATIENCE,
+    eventually,
+    opened,
+    value,
+)
+
+if TYPE_CHECKING:
+    from holdfast.stores.postgres.drivers.base import Driver
+    from tests.servers import Database
+
+
+async def in_flight(witness: Any, marker: str) -> bool:
+    return bool(
+        await witness.fetchval(
+            "select count(*) from pg_stat_activity where state = 'active'"
+            " and query like '%' || $1 || '%' and pid <> pg_backend_pid()",
+            marker,
+        )
+    )
+
+
+@pytest.mark.parametrize("kind", ASYNC_KINDS)
+async def test_a_cancelled_statement_stops_and_leaves_the_driver_usable(
+    kind: str, pg18: Database, witness: Any
+) -> None:
+    marker = f"/* {pg18.schema} */"
+
+    async def running() -> bool:
+        return await in_flight(witness, marker)
+
+    async def stopped() -> bool:
+        return not await in_flight(witness, marker)
+
+    async with opened(kind, pg18.dsn) as driver:
+        for _ in range(3):
+            task = asyncio.ensure_future(driver.fetch(f"select pg_sleep(60) {marker}"))
+            await eventually(running)
+            task.cancel()
+            await asyncio.wait({task}, timeout=PATIENCE)
+            assert task.cancelled()
+            assert await value(driver, "select 1") == 1
+            await eventually(stopped)
+
+
+@pytest.mark.parametrize("kind", ASYNC_KINDS)
+async def test_a_cancelled_transaction_is_rolled_back(
+    kind: str, pg18: Database, witness: Any
+) -> None:
+    marker = f"/* {pg18.schema} */"
+    await witness.execute("create table t (id bigint)")
+
+    async def work(driver: Driver) -> None:
+        async with driver.transaction() as tx:
+            await tx.fetch("insert into t values (1)")
+            await tx.fetch(f"select pg_sleep(60) {marker}")
+
+    async def running() -> bool:
+        return await in_flight(witness, marker)
+
+    async with opened(kind, pg18.dsn) as driver:
+        task = asyncio.ensure_future(work(driver))
+        await eventually(running)
+        task.cancel()
+        await asyncio.wait({task}, timeout=PATIENCE)
+        assert task.cancelled()
+        async with driver.transaction() as tx:
+            await tx.fetch("insert into t values (2)")
+        assert await value(driver, "select array_agg(id) from t") == [2]
+
+
+@pytest.mark.parametrize("kind", ASYNC_KINDS)
+@pytest.mark.parametrize("nested", [False, True])
+async def test_a_transaction_may_be_cancelled_at_any_moment(
+    kind: str, nested: bool, pg18: Database, witness: Any
+) -> None:
+    await witness.execute("create table t (id bigint)")
+
+    async def work(driver: Driver) -> None:
+        async with driver.transaction() as tx:
+            await tx.fetch("insert into t values (0)")
+            if nested:
+                await work_inside(tx)
+
+    async def work_inside(tx: Driver) -> None:
+        async with tx.transaction() as inner:
+            await inner.fetch("insert into t values (0)")
+
+    async with opened(kind, pg18.dsn) as driver:
+        await work(driver)
+        for moment in range(1, 160):
+            task = asyncio.ensure_future(work(driver))
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait({task}, timeout=PATIENCE)
+            assert task.done()
+            async with driver.transaction() as tx:
+                await tx.fetch("insert into t values ($1)", (moment,))
+            assert await witness.fetchval("select count(*) from t where id = $1", moment) == 1
