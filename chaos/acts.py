@@ -224,9 +224,7 @@ async def pooled(directory: Path, seed: int, say: Say) -> Verdict:
     ):
         stage = Stage(cluster, directory, lease=_PROFILE.lease)
         stage.proxy.upstream = port
-        act = Act(workers={"pooled": True}, plan={"pooled": True})
-        stage.pooled = True
-        return await perform(stage, _PROFILE, seed, draw(_PROFILE, seed), say=say, act=act)
+        return await perform(stage, _PROFILE, seed, draw(_PROFILE, seed), say=say)
 
 
 _PLACES = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin"

@@ -40,8 +40,6 @@ class WorkerPlan(Plan):
     """Which of those there are; empty: all."""
     scheduled: bool = False
     tables: bool = False
-    pooled: bool = False
-    """There is a pooler in transaction mode before the server."""
     mutant: str | None = None
     skew: float = 0.0
     """Seconds by which this process's wall clock is wrong."""
@@ -69,6 +67,5 @@ class ProducerPlan(Plan):
     capped: bool = False
     """Jobs keep the usual cap of recoveries."""
     rows: bool = False
-    pooled: bool = False
     mutant: str | None = None
     skew: float = 0.0

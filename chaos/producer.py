@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from chaos import leash, workload
-from chaos.connecting import opened
 from chaos.files import Journal
 from chaos.plans import ProducerPlan
 from chaos.workload import Spec
@@ -86,7 +85,7 @@ class Producer:
             await asyncio.sleep(max(0.0, began + sent / self._plan.per_second - loop.time()))
 
     async def _caller(self) -> None:
-        async with opened(self._plan.dsn, 4.0, pooled=self._plan.pooled) as hf:
+        async with Holdfast.connect(self._plan.dsn, timeout=4.0) as hf:
             while (batch := await self._work.get()) is not None:
                 await self._enqueue(hf, batch)
             while self._later:
@@ -168,10 +167,8 @@ class Producer:
     async def _insert_row(self, uid: int, does: str) -> bool:
         connection = None
         try:
-            cache = 0 if self._plan.pooled else 100
-            connection = await asyncpg.connect(
-                self._plan.dsn, timeout=3, statement_cache_size=cache
-            )
+            # Nothing under a name: a pooler may lie between.
+            connection = await asyncpg.connect(self._plan.dsn, timeout=3, statement_cache_size=0)
             await connection.execute(
                 f"insert into {workload.TABLE} (id, does, max_attempts) values ($1, $2, 25)"
                 " on conflict (id) do nothing",

@@ -66,8 +66,6 @@ class Act:
     """Runs beside the faults, and is waited for."""
     workers: dict[str, Any] = field(default_factory=dict)
     """Options of every worker."""
-    plan: dict[str, Any] = field(default_factory=dict)
-    """What the checker is told besides."""
 
 
 async def run(
@@ -111,7 +109,7 @@ async def perform(
     """A run on a stage of the caller's; then the check of its histories."""
     act = act or Act()
     _write_lines(stage.directory / "faults.jsonl", [fault.as_line() for fault in faults])
-    plan = {**_plan(profile, seed, stage.mutant), **act.plan}
+    plan = _plan(profile, seed, stage.mutant)
     began = now()
     async with stage:
         await _play(stage, profile, seed, faults, act)

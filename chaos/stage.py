@@ -103,8 +103,6 @@ class Stage:
         self._ddl = ddl
         self._probing = probing
         self._tablespace = tablespace
-        self.pooled = False
-        """Producers go through a pooler, too."""
         self.proxy = Proxy(cluster.port)
         self.workers: dict[str, Process] = {}
         self._plans: dict[str, WorkerPlan] = {}
@@ -179,7 +177,6 @@ class Stage:
             directory=str(self.directory),
             lease=self.lease,
             mutant=self.mutant,
-            pooled=self.pooled,
             **options,
         )
         process = self._spawn(name, "chaos.producer", plan.dumps())

@@ -9,18 +9,14 @@ import threading
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from chaos import leash
-from chaos.connecting import opened
 from chaos.files import SECOND, now
 from chaos.handlers import Handlers, Ledger
 from chaos.plans import WorkerPlan
+from holdfast import Holdfast
 from holdfast.errors import DatabaseError
 from holdfast.stores.postgres.drivers import base
-
-if TYPE_CHECKING:
-    from holdfast import Holdfast
 
 _TICK = 0.05
 NOTED = 1 / 30
@@ -66,7 +62,7 @@ async def main(plan: WorkerPlan) -> None:
     ledger = Ledger(Path(plan.directory), plan.name)
     ledger.note("spawned", worker=plan.name, pid=os.getpid())
     base.PING_EVERY, base.PING_TIMEOUT = plan.ping, min(base.PING_TIMEOUT, plan.ping)
-    async with opened(plan.dsn, plan.timeout, pooled=plan.pooled) as hf:
+    async with Holdfast.connect(plan.dsn, timeout=plan.timeout) as hf:
         handlers = Handlers(ledger, plan.lease)
         handlers.register(hf, plan.entrypoints, scheduled=plan.scheduled, tables=plan.tables)
         hf.observe(ledger)

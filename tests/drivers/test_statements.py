@@ -178,6 +178,13 @@ async def test_an_error_of_the_server_keeps_its_code_and_drops_the_data(driver: 
     assert "hunter2" not in str(caught.value)
 
 
+async def test_a_missing_argument_is_no_lost_connection(driver: Driver) -> None:
+    with pytest.raises(DatabaseError) as caught:
+        await driver.fetch("select $1::int")
+    assert not isinstance(caught.value, ConnectionLost)
+    assert await value(driver, "select 1") == 1
+
+
 async def test_an_argument_that_cannot_be_sent_is_a_database_error(driver: Driver) -> None:
     for broken in ("lone \ud800 surrogate", "nul \0 byte"):
         with pytest.raises(DatabaseError) as caught:

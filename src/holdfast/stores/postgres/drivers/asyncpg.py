@@ -251,6 +251,7 @@ class AsyncpgSession:
             return failure(
                 error.sqlstate,
                 _words(error),
+                severity=error.severity_en,
                 constraint=error.constraint_name,
                 detail=error.detail,
             )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _LOST = frozenset({"25P03", "25P04", "53300", "57P01", "57P02", "57P03", "57P05"})
 _READ_ONLY = "25006"
 _CONNECTION_CLASS = "08"
+_PROTOCOL_VIOLATION = "08P01"
 _DATA_CLASS = "22"
 _INSUFFICIENT_PRIVILEGE = "42501"
 _UNIQUE_VIOLATION = "23505"
@@ -43,6 +44,7 @@ def failure(
     sqlstate: str | None,
     message: str,
     *,
+    severity: str | None = None,
     constraint: str | None = None,
     detail: str | None = None,
 ) -> HoldfastError:
@@ -61,7 +63,9 @@ def failure(
             "with statement_cache_size=0 (asyncpg) or prepare_threshold=None (psycopg)",
             sqlstate=sqlstate,
         )
-    if sqlstate in _LOST or sqlstate.startswith(_CONNECTION_CLASS):
+    # As a mere ERROR it is a statement that asks for other arguments than it was given.
+    mismatched = sqlstate == _PROTOCOL_VIOLATION and severity == "ERROR"
+    if sqlstate in _LOST or (sqlstate.startswith(_CONNECTION_CLASS) and not mismatched):
         return lost(message, sqlstate)
     if sqlstate == _UNIQUE_VIOLATION and (constraint or "").endswith(_DEDUPE_SUFFIX):
         return DuplicateJobError(_key_of(detail or ""))

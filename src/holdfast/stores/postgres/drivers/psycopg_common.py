@@ -61,6 +61,7 @@ def _translate(error: Exception, closed: bool) -> HoldfastError:
     return failure(
         sqlstate,
         message,
+        severity=diagnosis.severity_nonlocalized,
         constraint=diagnosis.constraint_name,
         detail=diagnosis.message_detail,
     )
