@@ -9,17 +9,18 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import asyncpg
 
 from chaos import leash
-from devtools.cluster import HOST, account, free_port
-from holdfast import embedded
+from devtools.cluster import HOST, account, find_binaries, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
+
+    from holdfast import embedded
 
 _PATIENCE_SECONDS = 60.0
 _SETTINGS = {
@@ -33,16 +34,6 @@ _SETTINGS = {
     "timezone": "UTC",
 }
 _NOT_YET = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError)
-
-
-def find_binaries() -> Path:
-    """Debian's newest, else those of the embedded package."""
-    found = sorted(
-        (int(path.parts[-3]), path.parent)
-        for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")
-        if path.parts[-3].isdigit()
-    )
-    return found[-1][1] if found else embedded.binaries()
 
 
 class Cluster:

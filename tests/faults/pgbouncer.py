@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import socket
 import subprocess
@@ -15,6 +14,8 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+
+from devtools.cluster import account, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,20 +62,21 @@ def pooler(
     database: Database, directory: Path, mode: Mode = "transaction", *, size: int = 4
 ) -> Iterator[Pooler]:
     """Its server sessions are given out in turn, so that whoever relies on one is found out."""
-    made = Pooler(_free_port(), database.schema)
+    made = Pooler(free_port(), database.schema)
     settings = directory / "pgbouncer.ini"
     settings.write_text(_settings(database, directory, made.port, mode, size))
     (directory / "users").write_text(_USERS)
-    account = _account()
+    # Like PostgreSQL, it refuses to run as root.
+    who = account()
     with (directory / "pgbouncer.log").open("wb") as log:
         process = subprocess.Popen(
             [program(), str(settings)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            user=account and account[0],
-            group=account and account[1],
-            extra_groups=[] if account else None,
+            user=who and who[0],
+            group=who and who[1],
+            extra_groups=[] if who else None,
         )
     try:
         _await_port(made.port, process, directory)
@@ -106,21 +108,6 @@ default_pool_size = {size}
 max_client_conn = 200
 server_round_robin = 1
 """
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
-def _account() -> tuple[int, int] | None:
-    """PgBouncer refuses to run as root."""
-    if os.geteuid() != 0:
-        return None
-    nobody = pwd.getpwnam("nobody")
-    return nobody.pw_uid, nobody.pw_gid
 
 
 def _await_port(port: int, process: subprocess.Popen[bytes], directory: Path) -> None:
