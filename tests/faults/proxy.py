@@ -80,10 +80,11 @@ class Proxy:
             kind.update(roles)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # At once: a task that is cancelled before it began would leave it open.
+        self._writers.append(writer)
         self._keep(self._connect(reader, writer))
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.append(writer)
         link = _Link()
         self._links.append(link)
         await self._passing(self._deaf, link)

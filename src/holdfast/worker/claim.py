@@ -146,6 +146,8 @@ class Claimer:
             asyncio.get_running_loop().call_soon(self._start_claimed)
         else:
             self._start_claimed()
+            # They begin before anything else is asked of the database.
+            await asyncio.sleep(0)
         self._rest.found(len(jobs))
         return None if self._gate.probed else jobs
 

@@ -45,7 +45,7 @@ class Runners:
         self._ready.append(lease)
         if self._launch is None:
             self._next = 1
-            self._launch_soon()
+            self._more()
 
     def _more(self) -> None:
         self._launch = None
@@ -53,15 +53,11 @@ class Runners:
             return
         loop = asyncio.get_running_loop()
         for _ in range(min(self._next, len(self._ready))):
-            task = loop.create_task(self._work())
+            task = loop.create_task(self._work(), context=self._context.copy())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         self._next *= 2
-        self._launch_soon()
-
-    def _launch_soon(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._launch = loop.call_soon(self._more, context=self._context)
+        self._launch = loop.call_soon(self._more)
 
     async def _work(self) -> None:
         task = asyncio.current_task()
@@ -82,4 +78,4 @@ class Runners:
                 await asyncio.sleep(0)
                 yielded = monotonic()
         if self._ready and self._launch is None:
-            self._launch_soon()
+            self._more()

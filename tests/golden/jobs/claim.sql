@@ -6,8 +6,9 @@ with clock as materialized (
 lane as materialized (
     select *
     from unnest(
-        $3::text[], $4::timestamptz[], $5::bigint[],
-        $6::timestamptz[], $7::integer[], $8::integer[]
+        (select $3::text[]), (select $4::timestamptz[]),
+        (select $5::bigint[]), (select $6::timestamptz[]),
+        (select $7::integer[]), (select $8::integer[])
     ) as l(entrypoint, floor, floor_id, ceiling, share, max_attempts)
 ),
 due as materialized (

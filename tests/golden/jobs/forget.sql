@@ -4,4 +4,4 @@ with durability as materialized (
 )
 delete from "holdfast_leases" l
 using durability
-where l.token = any($1::uuid[])
+where l.token = any((select $1::uuid[])::uuid[])

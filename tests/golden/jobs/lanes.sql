@@ -10,7 +10,8 @@ found as (
         order by j.priority desc limit 1
     ) as priority
     from unnest(
-        $2::text[], $3::bigint[], $4::bigint[]
+        (select $2::text[]), (select $3::bigint[]),
+        (select $4::bigint[])
     ) as g(entrypoint, top, bottom)
     union all
     select f.entrypoint, f.bottom, (
@@ -30,8 +31,9 @@ lane as (
     union all
     select *
     from unnest(
-        $5::text[], $6::integer[], $7::timestamptz[],
-        $8::bigint[], $9::timestamptz[], $10::timestamptz[]
+        (select $5::text[]), (select $6::integer[]),
+        (select $7::timestamptz[]), (select $8::bigint[]),
+        (select $9::timestamptz[]), (select $10::timestamptz[])
     )
 )
 select l.entrypoint, l.priority, exists (

@@ -2,6 +2,8 @@
 -- Promise: at most `share` rows of a lane, in order, none that somebody else has locked; a row
 -- without attempts left is retired instead. Index: ready, from the lane's floor; the rows it locked
 -- are then found by their place. One that changed after the statement began is left to the next.
+-- Behind a select the planner does not see how many lanes are asked for. Otherwise it makes a plan
+-- for each number of them, every time, and that takes longer than a claim of one job.
 -- The reply to a forgotten claim costs nothing (the job runs again), so it need not be fsynced.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now,
@@ -10,8 +12,9 @@ with clock as materialized (
 lane as materialized (
     select *
     from unnest(
-        :entrypoints::text[], :floors::timestamptz[], :floor_ids::bigint[],
-        :ceilings::timestamptz[], :shares::integer[], :max_attempts::integer[]
+        (select :entrypoints::text[]), (select :floors::timestamptz[]),
+        (select :floor_ids::bigint[]), (select :ceilings::timestamptz[]),
+        (select :shares::integer[]), (select :max_attempts::integer[])
     ) as l(entrypoint, floor, floor_id, ceiling, share, max_attempts)
 ),
 due as materialized (

@@ -1,6 +1,7 @@
 -- A look around: which lanes (entrypoint, priority) there are besides the known ones, whether these
 -- have rows above their floor and in a slice below it, and when each has its next deferred one.
--- Promise: a handful of index probes a lane, whatever the backlog. Index: ready.
+-- Promise: a handful of index probes a lane, whatever the backlog. Index: ready. As in a claim, the
+-- planner does not see how many there are, and so plans once.
 with recursive clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 ),
@@ -12,7 +13,8 @@ found as (
         order by j.priority desc limit 1
     ) as priority
     from unnest(
-        :gap_entrypoints::text[], :gap_tops::bigint[], :gap_bottoms::bigint[]
+        (select :gap_entrypoints::text[]), (select :gap_tops::bigint[]),
+        (select :gap_bottoms::bigint[])
     ) as g(entrypoint, top, bottom)
     union all
     select f.entrypoint, f.bottom, (
@@ -32,8 +34,9 @@ lane as (
     union all
     select *
     from unnest(
-        :entrypoints::text[], :priorities::integer[], :floors::timestamptz[],
-        :floor_ids::bigint[], :slice_floors::timestamptz[], :slice_ceilings::timestamptz[]
+        (select :entrypoints::text[]), (select :priorities::integer[]),
+        (select :floors::timestamptz[]), (select :floor_ids::bigint[]),
+        (select :slice_floors::timestamptz[]), (select :slice_ceilings::timestamptz[])
     )
 )
 select l.entrypoint, l.priority, exists (
