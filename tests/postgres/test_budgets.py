@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from holdfast import Holdfast, Job, NewJob
@@ -34,6 +35,10 @@ now and then."""
 
 BUFFERS_OF_A_CLAIM = 2_250
 """For 500 jobs: each is read from the index's leaf, locked, and written beside itself."""
+
+COST = 20_000
+"""As the planner reckons it, whatever waits. From 100,000 on it has a statement compiled each time,
+which takes longer than to run it."""
 
 WAL_OF_A_JOB = {"enqueue": 545, "claim": 228, "complete": 277}
 
@@ -77,6 +82,30 @@ async def test_statements_for_a_thousand_jobs(pg: Database) -> None:
     assert sum(work.values()) / 10 <= STATEMENTS_FOR_1000_JOBS * GROWTH, work
 
 
+PLANNED = """
+select statement, custom_plans from pg_prepared_statements
+where generic_plans + custom_plans > 10
+"""
+MOST_PLANS = 5
+"""PostgreSQL tries so many before it believes that the general one is as good."""
+
+
+async def test_what_a_worker_says_again_and_again_is_planned_once(pg: Database) -> None:
+    async with counting(pg.dsn) as (connection, driver):
+        leases = PostgresStore(driver, tables.NAMES).leases
+        for _ in range(20):
+            await Holdfast(driver).queries.enqueue("mail", PAYLOAD)
+            jobs = await leases.claim([WANT], limit=500, worker="w", sweep=True)
+            tokens = [job.claim_token for job in jobs if job.claim_token]
+            changes = [Change(job.id, token) for job, token in zip(jobs, tokens, strict=True)]
+            await leases.renew([change.held for change in changes])
+            await leases.change(TRANSITIONS[Verb.COMPLETE], changes)
+            await leases.forget(tokens)
+        planned = {row[0]: row[1] for row in await connection.fetch(PLANNED)}
+    assert len(planned) == len({"enqueue", "claim", "look", "renew", "complete", "forget"})
+    assert {text for text, count in planned.items() if count > MOST_PLANS} == set()
+
+
 @pytest.mark.parametrize("waiting", [10_000, 1_000_000])
 async def test_buffers_of_a_claim_whatever_waits(pg18: Database, waiting: int) -> None:
     async with counting(pg18.dsn) as (connection, driver):
@@ -93,8 +122,26 @@ async def test_buffers_of_a_claim_whatever_waits(pg18: Database, waiting: int) -
         before = await touched(connection)
         jobs = await store.leases.claim([WANT], limit=500, worker="w")
         used = await touched(connection) - before
+        await connection.execute("analyze holdfast")
+        costs = {
+            name: expected_cost(pg18.dsn, sql)
+            for name, mark in {"claim": "picked as", "look": "with recursive"}.items()
+            for sql in driver.statements
+            if mark in sql
+        }
     assert len(jobs) == 500
     assert used <= BUFFERS_OF_A_CLAIM * GROWTH
+    assert set(costs) == {"claim", "look"}
+    assert max(costs.values()) <= COST, costs
+
+
+def expected_cost(dsn: str, sql: str) -> float:
+    """Of the plan for any arguments."""
+    with psycopg.connect(dsn) as session:
+        asked = f"explain (generic_plan, format json) {sql}".encode()
+        [[[plan]]] = session.execute(asked).fetchall()
+    cost: float = plan["Plan"]["Total Cost"]
+    return cost
 
 
 async def test_bytes_of_wal_of_a_job(pg18: Database) -> None:

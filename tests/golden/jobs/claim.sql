@@ -15,17 +15,21 @@ due as materialized (
     select c.id, c.place, c.spent
     from lane l
     cross join lateral (
-        select j.id, j.ctid as place, j.attempts >= coalesce(j.max_attempts, l.max_attempts, 2147483647) as spent
-        from "holdfast" j
-        where j.held_at is null
-          and j.entrypoint = l.entrypoint
-          and j.priority = $9::integer
-          and (j.execute_after, j.id) > (l.floor, l.floor_id)
-          and j.execute_after <= least(l.ceiling, (select now from clock))
-          and j.status = 'queued'::"holdfast_status"
-        order by j.execute_after, j.id
+        select *
+        from (
+            select j.id, j.ctid as place, j.attempts >= coalesce(j.max_attempts, l.max_attempts, 2147483647) as spent
+            from "holdfast" j
+            where j.held_at is null
+              and j.entrypoint = l.entrypoint
+              and j.priority = $9::integer
+              and (j.execute_after, j.id) > (l.floor, l.floor_id)
+              and j.execute_after <= least(l.ceiling, (select now from clock))
+              and j.status = 'queued'::"holdfast_status"
+            order by j.execute_after, j.id
+            limit 1000
+            for update skip locked
+        ) j
         limit l.share
-        for update skip locked
     ) c
 ),
 picked as (

@@ -29,6 +29,7 @@ from holdfast.stores.postgres.binding import (
     SCHEDULE_COLUMNS,
     Binding,
 )
+from holdfast.stores.postgres.lanes import MOST_OF_A_LANE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -261,6 +262,7 @@ class Statements:
             "claim",
             claimable=self.binding.is_in(claim.sources),
             spent=GUARDS[Guard.ATTEMPTS_SPENT],
+            most=str(MOST_OF_A_LANE),
             claim=sets(claim, self.binding),
             retire=sets(retire, self.binding),
             retired=self.binding.word(retire.target),

@@ -21,17 +21,21 @@ due as materialized (
     select c.id, c.place, c.spent
     from lane l
     cross join lateral (
-        select j.id, j.ctid as place, {spent} as spent
-        from {table} j
-        where j.held_at is null
-          and j.entrypoint = l.entrypoint
-          and j.priority = :priority::integer
-          and (j.execute_after, j.id) > (l.floor, l.floor_id)
-          and j.execute_after <= least(l.ceiling, (select now from clock))
-          and {claimable}
-        order by j.execute_after, j.id
+        select *
+        from (
+            select j.id, j.ctid as place, {spent} as spent
+            from {table} j
+            where j.held_at is null
+              and j.entrypoint = l.entrypoint
+              and j.priority = :priority::integer
+              and (j.execute_after, j.id) > (l.floor, l.floor_id)
+              and j.execute_after <= least(l.ceiling, (select now from clock))
+              and {claimable}
+            order by j.execute_after, j.id
+            limit {most}
+            for update skip locked
+        ) j
         limit l.share
-        for update skip locked
     ) c
 ),
 picked as (
