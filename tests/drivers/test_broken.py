@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import (
-    ConnectionFailed,
-    ConnectionLost,
-    DeadlineExceeded,
-)
+from holdfast.errors import ConnectionFailed, ConnectionLost, DeadlineExceeded
 from tests.drivers.rig import (
     ALL_KINDS,
     ASYNC_KINDS,
@@ -129,10 +125,7 @@ async def one_transaction(driver: Driver) -> None:
 @pytest.mark.parametrize("kind", ASYNC_KINDS)
 @pytest.mark.parametrize("work", [one_statement, one_transaction])
 async def test_a_swallowed_call_can_be_cancelled(
-    kind: str,
-    work: Callable[[Driver], Coroutine[Any, Any, None]],
-    pg18: Database,
-    proxy: Proxy,
+    kind: str, work: Callable[[Driver], Coroutine[Any, Any, None]], pg18: Database, proxy: Proxy
 ) -> None:
     async with opened(kind, proxy.dsn) as driver:
         assert await value(driver, "select 1") == 1

@@ -9,26 +9,11 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from holdfast.errors import (
-    InvalidInput,
-)
+from holdfast.errors import InvalidInput
 from holdfast.stores.postgres.drivers import wrap
-from holdfast.stores.postgres.drivers.asyncpg import (
-    AsyncpgDriver,
-    AsyncpgPoolDriver,
-)
-from holdfast.stores.postgres.drivers.psycopg import (
-    PsycopgDriver,
-    SyncPsycopgDriver,
-)
-from tests.drivers.rig import (
-    ALL_KINDS,
-    CONFLICT,
-    OWNED_KINDS,
-    SYNC_KINDS,
-    opened,
-    value,
-)
+from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver, AsyncpgPoolDriver
+from holdfast.stores.postgres.drivers.psycopg import PsycopgDriver, SyncPsycopgDriver
+from tests.drivers.rig import ALL_KINDS, CONFLICT, OWNED_KINDS, SYNC_KINDS, opened, value
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.drivers.base import Driver

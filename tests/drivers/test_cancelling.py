@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.drivers.rig import (
-    ASYNC_KINDS,
-    PATIENCE,
-    eventually,
-    opened,
-    value,
-)
+from tests.drivers.rig import ASYNC_KINDS, PATIENCE, eventually, opened, value
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.drivers.base import Driver

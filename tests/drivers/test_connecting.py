@@ -10,27 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import db
-from holdfast.errors import (
-    ConnectionFailed,
-    ConnectionLost,
-    InvalidInput,
-    MissingDependency,
-)
+from holdfast.errors import ConnectionFailed, ConnectionLost, InvalidInput, MissingDependency
 from holdfast.stores.postgres.drivers import connect
-from holdfast.stores.postgres.drivers.asyncpg import (
-    AsyncpgDsnDriver,
-)
-from holdfast.stores.postgres.drivers.psycopg import (
-    PsycopgDsnDriver,
-)
-from tests.drivers.rig import (
-    DSN_KINDS,
-    dsn_driver,
-    ends,
-    eventually,
-    opened,
-    value,
-)
+from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDsnDriver
+from holdfast.stores.postgres.drivers.psycopg import PsycopgDsnDriver
+from tests.drivers.rig import DSN_KINDS, dsn_driver, ends, eventually, opened, value
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.drivers.base import Driver

@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from holdfast.errors import (
-    ConnectionLost,
-    InvalidInput,
-)
+from holdfast.errors import ConnectionLost, InvalidInput
 from holdfast.stores.postgres.drivers import base
-from holdfast.stores.postgres.drivers.asyncpg import (
-    AsyncpgPoolDriver,
-)
+from holdfast.stores.postgres.drivers.asyncpg import AsyncpgPoolDriver
 from tests.drivers.rig import (
     ASYNC_KINDS,
     DSN_KINDS,

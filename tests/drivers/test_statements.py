@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import (
-    ConnectionLost,
-    DatabaseError,
-    DuplicateJobError,
-)
-from tests.drivers.rig import (
-    CONFLICT,
-    value,
-)
+from holdfast.errors import ConnectionLost, DatabaseError, DuplicateJobError
+from tests.drivers.rig import CONFLICT, value
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.drivers.base import Driver

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.lifecycle import TRANSITIONS, Verb
 from holdfast.models import Change, NewJob, Want
+from holdfast.stores.postgres.lanes import MOST_OF_A_LANE
 from tests.postgres import tables
 
 if TYPE_CHECKING:
@@ -48,6 +49,14 @@ async def test_what_comes_back_below_a_floor_is_found_without_a_sweep(pg: Databa
             while not found:
                 found = await store.leases.claim([MAIL], limit=20, worker="w")
         assert [job.id for job in found] == [change.id for change in back]
+
+
+async def test_a_claim_may_be_larger_than_what_one_statement_takes_of_a_lane(pg: Database) -> None:
+    count = 2 * MOST_OF_A_LANE + 1
+    async with tables.installed(pg.dsn) as (_, store):
+        ids = await store.jobs.insert([NewJob("mail") for _ in range(count)], "raise")
+        jobs = await store.leases.claim([MAIL], limit=count, worker="w")
+    assert [job.id for job in jobs] == ids
 
 
 async def test_a_new_priority_is_found_beside_known_ones(pg: Database) -> None:
