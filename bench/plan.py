@@ -132,18 +132,18 @@ SHORT = (
         fills=drain.WAITING,
     ),
     Family(
-        drain.telemetry,
-        ("telemetry_on",),
-        lambda sizes, pace: 3 * _drain_1(sizes, pace),
-        fills=drain.WAITING,
-        only=frozenset({"holdfast"}),
-    ),
-    Family(
         drain.clutter,
         ("clutter",),
         _drain_1,
         fills=drain.CLUTTER,
         only=_FAST,
+    ),
+    Family(
+        drain.telemetry,
+        ("telemetry_on",),
+        lambda sizes, pace: 3 * _drain_1(sizes, pace),
+        fills=drain.WAITING,
+        only=frozenset({"holdfast"}),
     ),
     Family(
         drain.work_5ms,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from bench import goals, plots, record
+from bench.measures.drain import PLAIN
 from bench.measures.enqueue import WITHOUT_NOTIFY
 from bench.measures.steady import SERIES
 from bench.results import MEASURES, Figure, number, ratio
@@ -33,6 +34,9 @@ NEWER = ROOT / "bench" / "results-pg18.json"
 NOTED = {
     ("latency_p50", "latency_p95"): "enqueue to handler start, p95, ms",
     ("enqueue_producers", WITHOUT_NOTIFY): "8 producer processes without NOTIFY, jobs/s",
+    ("drain_defaults", PLAIN): "drain, tuned, right before the one with defaults, jobs/s",
+    ("clutter", PLAIN): "drain right before the one beside deferred and held jobs, jobs/s",
+    ("telemetry_on", PLAIN): "drain without telemetry right before the one with it, jobs/s",
     ("telemetry_on", "every_span"): "drain with metrics and a span for every job, jobs/s",
     ("drain_1", "cpu_of_worker"): "CPU of the worker for a job, µs",
     ("drain_1", "cpu_of_postgresql"): "CPU of PostgreSQL for a job, µs",

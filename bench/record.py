@@ -62,6 +62,12 @@ class Record:
             if one.family == family and name in one.notes:
                 yield one.subject, one.notes[name]
 
+    def ratios(self, measure: str, note: str, subject: str) -> Iterator[float]:
+        """A measure beside what was noted in the same step."""
+        for one in self.taken:
+            if one.subject == subject and measure in one.values and one.notes.get(note):
+                yield one.values[measure] / one.notes[note]
+
     def failures(self) -> dict[str, str]:
         failed = {f"{one.family} {one.subject}": one.failure for one in self.taken if one.failure}
         told: dict[str, str] = self.facts.get("failures", {})

@@ -20,6 +20,8 @@ WAITING, NAPS, CLUTTER = "waiting", "naps", "clutter"
 """Keys of the templates that jobs lie in."""
 SAMPLED = 0.01
 """The share of traces that a busy service keeps; all of them are measured beside it."""
+PLAIN = "plain"
+"""What a drain without the difference made, right before the one with it."""
 _START = 60.0
 
 
@@ -54,11 +56,13 @@ def two(stage: Stage, subject: Contestant) -> dict[str, float]:
 
 
 def defaults(stage: Stage, subject: Contestant) -> dict[str, float]:
+    _drain_plain(stage, subject)
     return {"drain_defaults": _drain_waiting(stage, subject, mode="defaults").rate}
 
 
 def telemetry(stage: Stage, subject: Contestant) -> dict[str, float]:
     stage.notes["every_span"] = _drain_waiting(stage, subject, telemetry=1.0).rate
+    _drain_plain(stage, subject)
     return {"telemetry_on": _drain_waiting(stage, subject, telemetry=SAMPLED).rate}
 
 
@@ -95,9 +99,16 @@ def clutter(stage: Stage, subject: Contestant) -> dict[str, float]:
             await_empty()
         filled(process, sizes.drain, sizes.fill_seconds)
 
+    _drain_plain(stage, subject)
     with stage.database(subject, CLUTTER, fill) as database:
         done = drain(stage, subject, database, sizes.drain, sizes.drain_seconds)
     return {"clutter": done.rate}
+
+
+def _drain_plain(stage: Stage, subject: Contestant) -> None:
+    """For us, a drain to compare with: a machine's speed may be another one minutes later."""
+    if subject.name == "holdfast":
+        stage.notes[PLAIN] = _drain_waiting(stage, subject).rate
 
 
 def _drain_waiting(stage: Stage, subject: Contestant, **options: Any) -> Drained:

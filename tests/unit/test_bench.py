@@ -12,6 +12,7 @@ from bench import goals, plots, publish, record, results
 from bench.contestants import CONTESTANTS, QUICK
 from bench.facts import source_digest
 from bench.main import main
+from bench.measures.enqueue import WITHOUT_NOTIFY
 from bench.measures.windows import count_at, rate_between, rates
 from bench.plan import GROUPS, QUICK_MEASURES, Plan, unneeded
 from bench.record import Record, Taken
@@ -230,6 +231,22 @@ def test_the_best_peer_in_latency_is_the_one_that_waits_least() -> None:
 
     assert judged.value == 0.75
     assert not judged.reached
+
+
+def test_what_a_step_found_both_ways_is_compared_step_by_step() -> None:
+    found = Record()
+    # The machine was twice as slow in the second round, and a peer has nothing to compare with.
+    for turn, (telling, quiet) in enumerate([(900.0, 1_000.0), (480.0, 500.0), (930.0, 1_000.0)]):
+        notes = {WITHOUT_NOTIFY: quiet}
+        values = {"enqueue_producers": telling}
+        found.add(Taken("enqueue_producers", turn, "holdfast", 1.0, values, notes))
+        found.add(Taken("enqueue_producers", turn, "saq", 1.0, values))
+
+    [judged] = goals.judge(found)
+
+    assert judged.goal.what == "8 producers ÷ without NOTIFY"
+    assert judged.value == 0.93
+    assert judged.reached
 
 
 def test_a_page_names_every_measure_in_which_a_peer_is_ahead() -> None:
