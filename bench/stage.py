@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -105,20 +106,25 @@ class Stage:
         return int(self.server.ask(f"select count(*) from {subject.unfinished}", database))  # noqa: S608 (a constant of contestants.py)
 
     @contextlib.contextmanager
-    def watched(self, subject: Contestant, database: str) -> Iterator[Callable[[], None]]:
-        """A function that returns when the tables say that every due job is finished.
+    def watched(self, subject: Contestant, database: str) -> Iterator[Callable[[], float]]:
+        """A function that waits until the tables say that every due job is finished.
 
-        Its connection is opened beforehand, so that the time to open it is nobody's.
+        It returns when that was seen. Its connection is opened beforehand and the last look at
+        the tables is not counted, so that the time these take is nobody's.
         """
         query = f"select exists (select from {subject.unfinished})".encode()  # noqa: S608 (as above)
         with psycopg.connect(self.server.dsn(database), autocommit=True) as connection:
+            looked = 0.0
 
             def empty() -> bool:
+                nonlocal looked
+                looked = time.monotonic()
                 return connection.execute(query).fetchone() == (False,)
 
-            def await_empty() -> None:
+            def await_empty() -> float:
                 what = f"{subject.name}: the end of the last jobs in the database"
                 wait_until(empty, patience=_PATIENCE, what=what, every=0.002)
+                return looked
 
             yield await_empty
 

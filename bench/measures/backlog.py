@@ -41,12 +41,12 @@ def few(stage: Stage, subject: Contestant) -> dict[str, float]:
             resumed = time.monotonic()
             worker.resume()
             _await_done(worker, due)
-            await_empty()
+            ended = await_empty()
             if turn:
                 began, counted = worker.samples[seen]
                 if counted == due:
                     began, counted = resumed, due - sizes.few
-                jobs, seconds = jobs + due - counted, seconds + time.monotonic() - began
+                jobs, seconds = jobs + due - counted, seconds + ended - began
     return {"backlog_10k": jobs / seconds}
 
 

@@ -145,11 +145,10 @@ def drain(
         done = sum(process.done for process in crew)
         if done > count:
             raise SubjectFailed(f"{subject.name}: {count:,} jobs, but {done:,} runs of handlers")
-        if done == count:
-            await_empty()
+        ended = await_empty() if done == count else time.monotonic()
         return Drained(
             jobs=done,
-            seconds=time.monotonic() - first,
+            seconds=ended - first,
             worker_cpu=sum(process.cpu_seconds() for process in crew) - worker_cpu,
             server_cpu=stage.server.cpu_seconds() - server_cpu,
             wal=stage.server.wal_position() - wal,
