@@ -73,8 +73,7 @@ CONTESTANTS = {
         Contestant(
             "graphile-worker",
             "graphile_worker_subject.mjs",
-            "graphile_worker._private_jobs"
-            " where attempts < max_attempts and run_at <= now()",
+            "graphile_worker._private_jobs where attempts < max_attempts and run_at <= now()",
             "node",
             ("graphile-worker",),
             pace=Pace(700, 900, 25_000, 25_000, 700, 5_000),
