@@ -110,10 +110,12 @@ class Stage:
         """A function that waits until the tables say that every due job is finished.
 
         It returns when that was seen. Its connection is opened beforehand and the last look at
-        the tables is not counted, so that the time these take is nobody's.
+        the tables is not counted, so that the time these take is nobody's; and a look that finds
+        some takes the shortest way, past what else lies there.
         """
         query = f"select exists (select from {subject.unfinished})".encode()  # noqa: S608 (as above)
         with psycopg.connect(self.server.dsn(database), autocommit=True) as connection:
+            connection.execute("set enable_seqscan = off")
             looked = 0.0
 
             def empty() -> bool:
