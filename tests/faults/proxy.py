@@ -1,4 +1,5 @@
-"""A TCP proxy before a server, which can fall silent for one kind of connection or for all."""
+"""A TCP proxy before a server, which can fall silent for one kind of connection or for all, and can
+be as slow as a server far away."""
 
 from __future__ import annotations
 
@@ -21,12 +22,14 @@ class Proxy:
     A connection is known by its role, the last part of its application_name ('holdfast:claim').
     """
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, *, delay: float = 0.0) -> None:
+        """`delay`: seconds by which every answer comes later."""
         where = urlsplit(dsn)
         assert where.hostname is not None
         assert where.port is not None
         self._upstream = (where.hostname, where.port)
         self._dsn = dsn
+        self._delay = delay
         self._silent: set[str] = set()
         self._deaf: set[str] = set()
         self._changed = asyncio.Condition()
@@ -111,6 +114,8 @@ class Proxy:
                 if learn:
                     link.learn(data)
                 await self._passing(gate, link)
+                if self._delay and not learn:
+                    await asyncio.sleep(self._delay)
                 sink.write(data)
                 await sink.drain()
         await self._passing(gate, link)

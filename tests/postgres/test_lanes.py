@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from holdfast.lifecycle import TRANSITIONS, Verb
 from holdfast.models import Change, NewJob, Want
 from holdfast.stores.postgres.lanes import MOST_OF_A_LANE
+from tests.faults.proxy import Proxy
 from tests.postgres import tables
 
 if TYPE_CHECKING:
@@ -49,6 +50,25 @@ async def test_what_comes_back_below_a_floor_is_found_without_a_sweep(pg: Databa
             while not found:
                 found = await store.leases.claim([MAIL], limit=20, worker="w")
         assert [job.id for job in found] == [change.id for change in back]
+
+
+async def test_what_lies_far_below_a_floor_is_found_on_a_slow_link(pg: Database) -> None:
+    """All looks are slow there: were they made smaller for it, they would never come so far."""
+    async with (
+        tables.installed(pg.dsn) as (_, near),
+        Proxy(pg.dsn, delay=0.03) as proxy,
+        tables.installed(proxy.dsn) as (_, store),
+    ):
+        await near.jobs.insert([NewJob("mail")], "raise")
+        assert await store.leases.claim([MAIL], limit=2, worker="w")
+        for _ in range(5):
+            assert not await store.leases.claim([MAIL], limit=2, worker="w")
+        late = datetime.now(UTC) - timedelta(hours=1)
+        ids = await near.jobs.insert([NewJob("mail", execute_after=late)], "raise")
+        async with asyncio.timeout(20):
+            while not (found := await store.leases.claim([MAIL], limit=2, worker="w")):
+                pass
+    assert [job.id for job in found] == ids
 
 
 async def test_a_claim_may_be_larger_than_what_one_statement_takes_of_a_lane(pg: Database) -> None:

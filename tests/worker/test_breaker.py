@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import (
-    Breaker,
     BreakerPolicy,
-    BreakerState,
     Holdfast,
     InvalidInput,
     InvalidRow,
@@ -21,78 +19,26 @@ from holdfast import (
     Status,
     TableQueue,
 )
-from holdfast.breaker import Verdicts
 from holdfast.retry import RemoteError
 from holdfast.stores.postgres.migrate import migrations
 from holdfast.worker.gate import judge
-from tests.worker.rig import Gauge, Watch, ends, eventually, the_row, working
+from tests.worker.breakers import (
+    CLOSED,
+    OPEN,
+    Dependency,
+    breaker_of,
+    look_around,
+    policy,
+    serve_others,
+    until_breaker,
+)
+from tests.worker.rig import Gauge, Watch, ends, eventually, working
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tests.servers import Database
     from tests.worker.conftest import NewWorker
-
-CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
-HOUR = timedelta(hours=1)
-SOON = timedelta(milliseconds=200)
-
-
-def policy(**options: Any) -> BreakerPolicy:
-    return BreakerPolicy(
-        **{"name": "stripe", "threshold": 2, "cooldown": HOUR, "max_cooldown": HOUR, **options}
-    )
-
-
-QUICK = policy(cooldown=SOON)
-
-
-class Dependency:
-    """What handlers call; it can be taken down."""
-
-    def __init__(self) -> None:
-        self.up = False
-        self.calls = 0
-
-    async def __call__(self, job: Job) -> None:
-        self.calls += 1
-        if not self.up:
-            raise ConnectionError("the dependency is down")
-
-
-async def breaker_of(hf: Holdfast, name: str = "stripe") -> Breaker:
-    [breaker] = [row for row in await hf.queries.list_breakers() if row.name == name]
-    return breaker
-
-
-async def until_breaker(
-    hf: Holdfast, state: BreakerState | None = None, generation: int = 0
-) -> Breaker:
-    """In that state, or in any, once it has moved so often."""
-    found: list[Breaker] = []
-
-    async def there() -> bool:
-        found[:] = [row for row in await hf.queries.list_breakers() if row.name == "stripe"]
-        return any(
-            (state is None or row.state is state) and row.generation >= generation for row in found
-        )
-
-    await eventually(there)
-    return found[0]
-
-
-async def look_around(hf: Holdfast, watch: Watch) -> None:
-    """Have the worker claim and settle something else, so that it has looked at everything."""
-    for _ in range(2):
-        done = len(watch.settled)
-        await hf.queries.enqueue("other")
-        await watch.until_settled(done + 1)
-
-
-def serve_others(hf: Holdfast) -> None:
-    @hf.entrypoint("other")
-    async def other(job: Job) -> None:
-        pass
 
 
 async def test_while_open_nothing_is_claimed_and_no_attempt_is_spent(hf: Holdfast) -> None:
@@ -131,152 +77,6 @@ async def test_a_breaker_stays_open_when_the_worker_is_replaced(new_worker: NewW
         await ends(hf.run(mode="drain", concurrency=1))
         assert dependency.calls == 2
         assert (await breaker_of(hf)).state is OPEN
-
-
-async def test_after_the_cooldown_a_probe_closes_the_breaker_and_all_work_goes_on(
-    hf: Holdfast,
-) -> None:
-    dependency = Dependency()
-    hf.entrypoint("pay", breaker=QUICK)(dependency)
-    await hf.queries.enqueue(["pay"] * 10)
-    watch = Watch(hf)
-    # Nobody but the worker itself knows when the cooldown ends.
-    async with working(hf, concurrency=1, dequeue_timeout=timedelta(minutes=5)):
-        await until_breaker(hf, generation=1)
-        dependency.up = True
-        await watch.until_settled(10)
-        await until_breaker(hf, CLOSED)
-    assert dependency.calls == 10
-
-
-async def test_a_probe_that_fails_opens_the_breaker_for_twice_as_long(hf: Holdfast) -> None:
-    dependency = Dependency()
-    hf.entrypoint("pay", breaker=policy(cooldown=SOON))(dependency)
-    await hf.queries.enqueue(["pay"] * 10)
-    async with working(hf, concurrency=5):
-        await until_breaker(hf, OPEN, generation=3)
-    breaker = await breaker_of(hf)
-    probes = (breaker.generation - 1) // 2
-    assert breaker.cooldown == SOON * 2**probes
-    assert dependency.calls <= 2 + 5 + probes
-
-
-async def open_and_cooled(hf: Holdfast, policy: BreakerPolicy, failures: int = 2) -> None:
-    """Before any worker starts: the breaker is open and its cooldown is over."""
-    await hf.store.breakers.record([Verdicts(policy, 0, (False,) * failures)])
-    assert (await breaker_of(hf)).state is OPEN
-
-    async def cooled() -> bool:
-        admission = (await hf.store.breakers.admit([policy], 0))[policy.name]
-        return admission.wait == timedelta(0)
-
-    await eventually(cooled)
-
-
-async def test_no_more_probes_run_at_once_than_permitted(new_worker: NewWorker) -> None:
-    workers = [new_worker(), new_worker()]
-    two = policy(cooldown=SOON, probes=2)
-    gauge, release = Gauge(), asyncio.Event()
-    for hf in workers:
-
-        @hf.entrypoint("pay", breaker=two)
-        async def pay(job: Job) -> None:
-            with gauge:
-                await release.wait()
-
-        serve_others(hf)
-    await open_and_cooled(hf, two)
-    ids = await hf.queries.enqueue(["pay"] * 10)
-    watch = Watch(*workers)
-    async with working(workers[0], concurrency=10), working(workers[1], concurrency=10):
-
-        async def probing() -> bool:
-            return gauge.now == 2
-
-        await eventually(probing)
-        await look_around(hf, watch)
-        assert len((await breaker_of(hf)).probes) == 2
-        assert gauge.most == 2
-        release.set()
-        await watch.until(lambda: gauge.total == 10)
-        await until_breaker(hf, CLOSED)
-
-        async def all_gone() -> bool:
-            return not await hf.queries.get_jobs(ids)
-
-        await eventually(all_gone)
-
-
-async def test_the_probe_of_a_worker_that_died_expires(hf: Holdfast) -> None:
-    mortal = policy(cooldown=SOON, probe_lease=2 * SOON)
-    dependency = Dependency()
-    dependency.up = True
-    hf.entrypoint("pay", breaker=mortal)(dependency)
-    await open_and_cooled(hf, mortal)
-    taken = (await hf.store.breakers.admit([mortal], 1))["stripe"]
-    assert taken.allowance == 1
-    await hf.queries.enqueue("pay")
-    watch = Watch(hf)
-    async with working(hf):
-        [settled] = await watch.until_settled()
-        await until_breaker(hf, CLOSED)
-    assert settled.job.claimed_at is not None
-    assert taken.expires is not None
-    assert settled.job.claimed_at >= taken.expires
-
-
-async def test_a_probe_that_says_nothing_makes_room_for_the_next(hf: Holdfast) -> None:
-    careful = policy(cooldown=SOON, probe_lease=HOUR, ignore=(ValueError,))
-    seen: list[int] = []
-
-    @hf.entrypoint("pay", breaker=careful)
-    async def pay(job: Job) -> None:
-        seen.append(job.id)
-        if len(seen) < 3:
-            raise ValueError("an invoice without a total")
-
-    await open_and_cooled(hf, careful)
-    ids = await hf.queries.enqueue(["pay"] * 3)
-    async with working(hf):
-        await until_breaker(hf, CLOSED)
-    assert seen == ids
-
-
-async def test_permits_that_find_no_work_are_given_back(hf: Holdfast) -> None:
-    patient = policy(cooldown=SOON, probe_lease=HOUR, probes=5)
-    dependency = Dependency()
-    dependency.up = True
-    hf.entrypoint("pay", breaker=patient)(dependency)
-    await open_and_cooled(hf, patient)
-
-    async def returned() -> bool:
-        breaker = await breaker_of(hf)
-        return breaker.state is HALF_OPEN and breaker.probes == ()
-
-    async with working(hf, dequeue_timeout=timedelta(minutes=5)):
-        await eventually(returned)
-        await hf.queries.enqueue("pay")
-        await until_breaker(hf, CLOSED)
-    assert dependency.calls == 1
-
-
-async def test_a_probe_that_is_handed_back_returns_its_permit(hf: Holdfast) -> None:
-    patient = policy(cooldown=SOON, probe_lease=HOUR)
-    running = asyncio.Event()
-
-    @hf.entrypoint("pay", breaker=patient)
-    async def pay(job: Job) -> None:
-        running.set()
-        await asyncio.Event().wait()
-
-    await open_and_cooled(hf, patient)
-    [job_id] = await hf.queries.enqueue("pay")
-    async with working(hf, drain_timeout=timedelta(0)):
-        await ends(running.wait())
-        assert len((await breaker_of(hf)).probes) == 1
-    breaker = await breaker_of(hf)
-    assert (breaker.state, breaker.probes) == (HALF_OPEN, ())
-    assert (await the_row(hf, job_id)).status is Status.QUEUED
 
 
 async def test_outcomes_of_jobs_claimed_before_the_breaker_moved_do_not_count(

@@ -9,6 +9,7 @@ them. Nothing is ever lost by forgetting all this.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -82,10 +83,13 @@ class Lanes:
         self._from_the_top = True
         self._look_at = 0.0
         self._look_down_at = 0.0
+        self._quickest = math.inf
+        """Seconds that a look takes though it walks next to nothing."""
         self.put_off = False
         """The last claim came short, and there is still where to look."""
         self._due_at: float | None = None
         self._turn = 0
+        self._looked_down = False
 
     def knows(self, wants: Iterable[Want]) -> bool:
         return self._wants.keys() == {want.entrypoint for want in wants}
@@ -107,6 +111,10 @@ class Lanes:
     @property
     def unfinished(self) -> bool:
         """Not everything below the floors has been looked at."""
+        return not self._looked_down or self._on_the_way_down
+
+    @property
+    def _on_the_way_down(self) -> bool:
         return any(lane.looked_down_to is not None for lane in self._lanes)
 
     def question(self) -> dict[str, Any]:
@@ -114,8 +122,8 @@ class Lanes:
         priorities there are between the known ones."""
         if len(self._lanes) > _MOST:
             self.forget(list(self._wants.values()))
-        down, self._from_the_top = self.may_look_down(), not self.unfinished
-        slices = [lane.below(self._slice) if down else None for lane in self._lanes]
+        self._looked_down, self._from_the_top = self.may_look_down(), not self._on_the_way_down
+        slices = [lane.below(self._slice) if self._looked_down else None for lane in self._lanes]
         self._slices = {
             (part.want.entrypoint, part.priority): part for part in slices if part is not None
         }
@@ -169,19 +177,26 @@ class Lanes:
         Where lanes are dry only a look finds new work, and is not put off for long.
         """
         now = monotonic()
-        rest = seconds * _SHARE_OF_TIME
+        # Far from the server all looks are slow, and shorter slices do not help.
+        self._quickest = min(self._quickest, seconds)
+        walked = seconds - self._quickest
+        rest = walked * _SHARE_OF_TIME
         self._look_at = now + max(rest, _LOOK_AROUND)
         if not self._slices:
             return
-        self._look_down_at = now + (0.0 if seconds < _CHEAP else min(rest, _LONGEST_WHILE_DRY))
-        if seconds > _DEAR:
+        self._look_down_at = now + (0.0 if walked < _CHEAP else min(rest, _LONGEST_WHILE_DRY))
+        if walked > _DEAR and self._slice > _SHORTEST_SLICE:
             self._slice = max(min(self._slice / _STEP, _SECOND), _SHORTEST_SLICE)
+        elif walked > _DEAR:
+            # It is not for the rows: the server has moved, or has more to do than it had.
+            self._quickest = seconds
         elif self._slice < _ALL:
-            self._slice *= _STEP
+            # As much more as was left of the time.
+            self._slice *= _DEAR / max(walked, _DEAR / _STEP)
         # Far below there is mostly nothing, and slices grow; from the top they start as before.
         if self._from_the_top:
             self._first_slice = self._slice
-        if not self.unfinished:
+        if not self._on_the_way_down:
             self._slice = self._first_slice
 
     def reopen(self) -> None:
