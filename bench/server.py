@@ -55,9 +55,10 @@ class Server:
         return row[0] if row else None
 
     def tidy(self, database: str) -> None:
-        """Statistics and hint bits as a table has them that was filled a while ago."""
+        """Statistics, hint bits and files as of a table that was filled a while ago."""
         with psycopg.connect(self.dsn(database), autocommit=True) as connection:
             connection.execute("vacuum analyze")
+            connection.execute("checkpoint")
 
     def create(self, name: str, *, template: str = "template1", large: bool = False) -> None:
         """A new database; a large template is copied by file, which keeps it out of the WAL."""
