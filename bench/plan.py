@@ -155,6 +155,7 @@ SHORT = (
         latency.latency,
         ("latency_p50", "latency_p99"),
         lambda sizes, _: sizes.probes * 0.025 + _CHECKS,
+        rounds=7,
     ),
     Family(
         idle.idle,
@@ -182,7 +183,7 @@ BACKLOG = (
     ),
 )
 LASTING = (
-    Family(steady.free, ("steady_first", "steady_worst"), _steady, rounds=1, only=_FAST),
+    Family(steady.free, ("steady_first", "steady_worst"), _steady, rounds=2, only=_FAST),
     Family(steady.held, ("xmin_first", "xmin_last"), _steady, rounds=1, only=_FAST),
 )
 GROUPS = (SHORT, BACKLOG, LASTING)

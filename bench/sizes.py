@@ -33,7 +33,7 @@ class Sizes:
     drain_seconds: float = 8.0
     nap: int = 40_000
     nap_seconds: float = 5.0
-    probes: int = 400
+    probes: int = 200
     lying: int = 100_000
     few: int = 10_000
     few_times: int = 4
