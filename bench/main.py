@@ -63,7 +63,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--quick", action="store_true", help="Holdfast, PgQueuer and the limit, in 5 minutes")
     add("--only", nargs="+", choices=MEASURES, metavar="MEASURE", help=", ".join(MEASURES))
     add("--subjects", nargs="+", choices=CONTESTANTS, metavar="NAME", help=", ".join(CONTESTANTS))
-    add("--rounds", type=int, help="how often each is measured (3; a steady state once)")
+    add("--rounds", type=int, help="how often each is measured (mostly 3 times)")
     add("--resume", action="store_true", help="go on with the run whose figures are there")
     add("--scale", type=float, default=1.0, help="smaller counts and times, to try things out")
     add("--pg", default=os.environ.get("BINDIR"), help="folder of PostgreSQL's initdb (BINDIR)")

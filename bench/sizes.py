@@ -77,6 +77,6 @@ QUICK = Sizes(
     drain_seconds=6.0,
     nap=20_000,
     nap_seconds=3.0,
-    probes=120,
-    idle_seconds=5.0,
+    probes=70,
+    idle_seconds=4.0,
 )

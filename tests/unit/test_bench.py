@@ -116,10 +116,10 @@ def whole() -> Plan:
     return Plan(list(MEASURES), list(CONTESTANTS.values()), FULL)
 
 
-def test_a_whole_run_is_foretold_to_fit_into_75_minutes_and_a_quick_one_into_6() -> None:
+def test_a_whole_run_is_foretold_to_fit_into_90_minutes_and_a_quick_one_into_6() -> None:
     quick = Plan(list(QUICK_MEASURES), [CONTESTANTS[name] for name in QUICK], QUICK_SIZES)
 
-    assert sum(whole().seconds(whole().steps())) < 75 * 60
+    assert sum(whole().seconds(whole().steps())) < 90 * 60
     assert sum(quick.seconds(quick.steps())) < 6 * 60
 
 
@@ -135,7 +135,7 @@ def test_a_round_has_every_short_measure_before_the_next_round_begins() -> None:
     turns = [step.turn for step in whole().steps() if step.family in GROUPS[0]]
 
     assert turns == sorted(turns)
-    assert set(turns) == {0, 1, 2}
+    assert set(turns) == set(range(max(family.rounds for family in GROUPS[0])))
 
 
 def test_steps_that_were_taken_before_are_left_out_and_failed_ones_are_not() -> None:
