@@ -38,7 +38,7 @@ with new as (
     values ($1, $2, 0, now(), now(), now())
     returning id
 )
-select pg_notify('limit', '') from new
+select pg_notify($3, '') from new
 """
 TAKE = """
 update holdfast
@@ -66,7 +66,10 @@ class Limit(Subject):
         self._bare = await asyncpg.connect(self.dsn)
 
     async def one(self, task: str, data: str) -> None:
-        await self._bare.fetch(TELL if task == "stamp" else INSERT, task, data.encode())
+        if task == "stamp":
+            await self._bare.fetch(TELL, task, data.encode(), CHANNEL)
+        else:
+            await self._bare.fetch(INSERT, task, data.encode())
 
     async def many(self, specs: Sequence[Spec]) -> int:
         return len(await self._store.jobs.insert(new_jobs(specs), "raise"))
