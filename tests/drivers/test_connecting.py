@@ -14,7 +14,7 @@ from holdfast.errors import ConnectionFailed, ConnectionLost, InvalidInput, Miss
 from holdfast.stores.postgres.drivers import connect
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDsnDriver
 from holdfast.stores.postgres.drivers.psycopg import PsycopgDsnDriver
-from tests.drivers.rig import DSN_KINDS, dsn_driver, ends, eventually, opened, value
+from tests.drivers.rig import ASYNC_KINDS, DSN_KINDS, dsn_driver, ends, eventually, opened, value
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.drivers.base import Driver
@@ -61,6 +61,16 @@ async def test_the_second_host_is_tried_when_the_first_one_is_silent(
     driver = dsn_driver(kind, f"{dsn}&target_session_attrs=read-write", connect_timeout=2)
     assert await value(driver, "select 1") == 1
     await driver.close()
+
+
+@pytest.mark.parametrize("kind", ASYNC_KINDS)
+async def test_statements_are_not_compiled_on_connections_of_our_own_alone(
+    kind: str, pg: Database
+) -> None:
+    async with opened(kind, pg.dsn) as driver:
+        await driver.fetch("select 1")
+        found = await value(driver, "show jit")
+    assert found == ("off" if kind in DSN_KINDS else "on")
 
 
 @pytest.mark.parametrize("kind", DSN_KINDS)

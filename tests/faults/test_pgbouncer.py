@@ -76,6 +76,17 @@ def register(hf: Holdfast, running: Counter[str], most: Counter[str]) -> None:
         running["limited"] -= 1
 
 
+async def test_the_pools_connections_are_left_as_they_were(pooled: Pooler) -> None:
+    """As far as it is ours: asyncpg itself turns `jit` off to learn of types."""
+    async with Holdfast.connect(pooled.dsn, driver="psycopg") as hf:
+        await hf.install()
+        await hf.queries.enqueue("plain")
+    connection = await psycopg.AsyncConnection.connect(pooled.dsn, autocommit=True)
+    async with connection:
+        found = await (await connection.execute("show jit")).fetchone()
+    assert found == ("on",)
+
+
 async def test_workers_drain_every_kind_of_job(hf: Holdfast, pooled: Pooler) -> None:
     async with Holdfast.connect(pooled.dsn, driver="asyncpg") as second:
         running: Counter[str] = Counter()

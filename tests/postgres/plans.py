@@ -66,6 +66,7 @@ VALUES: dict[str, Any] = {
     "priorities": [0, 1],
     "slice_floors": [EPOCH, EPOCH],
     "slice_ceilings": [END, END],
+    "slice_ceiling_ids": [2**63 - 1, 2**63 - 1],
     "gap_entrypoints": ["mail", "mail"],
     "gap_tops": [2**31, 0],
     "gap_bottoms": [0, -(2**31) - 1],

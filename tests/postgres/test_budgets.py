@@ -123,16 +123,46 @@ async def test_buffers_of_a_claim_whatever_waits(pg18: Database, waiting: int) -
         jobs = await store.leases.claim([WANT], limit=500, worker="w")
         used = await touched(connection) - before
         await connection.execute("analyze holdfast")
-        costs = {
-            name: expected_cost(pg18.dsn, sql)
-            for name, mark in {"claim": "picked as", "look": "with recursive"}.items()
-            for sql in driver.statements
-            if mark in sql
-        }
+        costs = costs_of(pg18.dsn, driver)
     assert len(jobs) == 500
     assert used <= BUFFERS_OF_A_CLAIM * GROWTH
     assert set(costs) == {"claim", "look"}
     assert max(costs.values()) <= COST, costs
+
+
+async def test_a_worker_that_comes_among_dead_rows(pg18: Database) -> None:
+    """They were deleted, and a transaction that is open keeps them: it walks them once."""
+    async with counting(pg18.dsn) as (connection, driver), tables.session(pg18.dsn) as other:
+        await connection.execute(
+            "insert into holdfast (entrypoint, payload, execute_after)"
+            " select 'mail', '\\x00', now() - interval '1 day' + make_interval(secs => n / 100.0)"
+            " from generate_series(1, 100_500) n",
+            timeout=300,
+        )
+        await other.execute("begin isolation level repeatable read; select count(*) from holdfast")
+        await connection.execute("delete from holdfast where id <= 100_000", timeout=300)
+        await connection.execute("analyze holdfast")
+        colleague = PostgresStore(driver, tables.NAMES).leases
+        assert len(await colleague.claim([WANT], limit=1000, worker="v")) == 500
+        leases = PostgresStore(driver, tables.NAMES).leases
+        assert await leases.claim([WANT], limit=500, worker="w") == []
+        before = await touched(connection)
+        await Holdfast(driver).queries.enqueue("mail", PAYLOAD)
+        jobs = await leases.claim([WANT], limit=500, worker="w")
+        used = await touched(connection) - before
+        costs = costs_of(pg18.dsn, driver)
+    assert len(jobs) == 1
+    assert used <= 100
+    assert max(costs.values()) <= COST, costs
+
+
+def costs_of(dsn: str, driver: Counting) -> dict[str, float]:
+    return {
+        name: expected_cost(dsn, sql)
+        for name, mark in {"claim": "picked as", "look": "with recursive"}.items()
+        for sql in driver.statements
+        if mark in sql
+    }
 
 
 def expected_cost(dsn: str, sql: str) -> float:

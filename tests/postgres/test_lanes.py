@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 from holdfast.lifecycle import TRANSITIONS, Verb
 from holdfast.models import Change, NewJob, Want
+from holdfast.stores.postgres import lanes
 from holdfast.stores.postgres.lanes import MOST_OF_A_LANE
 from tests.faults.proxy import Proxy
 from tests.postgres import tables
 
 if TYPE_CHECKING:
+    import pytest
+
     from holdfast.models import Job
     from tests.servers import Database
 
@@ -68,6 +71,26 @@ async def test_what_lies_far_below_a_floor_is_found_on_a_slow_link(pg: Database)
         async with asyncio.timeout(20):
             while not (found := await store.leases.claim([MAIL], limit=2, worker="w")):
                 pass
+    assert [job.id for job in found] == ids
+
+
+async def test_who_takes_back_a_dead_workers_jobs_knows_where_they_are(
+    pg: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where looks are dear: an hour below the floor, they would find them much later."""
+    monkeypatch.setattr(lanes, "_DEAR", 1e-9)
+    stale = Want("mail", lease=timedelta(microseconds=1))
+    async with tables.installed(pg.dsn) as (_, store), tables.installed(pg.dsn) as (_, dead):
+        late = datetime.now(UTC) - timedelta(hours=1)
+        ids = await store.jobs.insert([NewJob("mail", execute_after=late)], "raise")
+        await dead.leases.claim([stale], limit=1, worker="dead")
+        await store.jobs.insert([NewJob("mail")], "raise")
+        assert await store.leases.claim([MAIL], limit=2, worker="w")
+        for _ in range(5):
+            assert not await store.leases.claim([MAIL], limit=2, worker="w")
+        recovery = await store.leases.recover([MAIL])
+        found = await store.leases.claim([MAIL], limit=2, worker="w")
+    assert list(recovery.recovered) == ids
     assert [job.id for job in found] == ids
 
 

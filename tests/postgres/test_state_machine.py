@@ -370,8 +370,8 @@ def accepted(offered: list[tuple[Held, Held]], here: set[Held], there: set[Held]
 
 @pytest.fixture(autouse=True)
 def _sweeps_are_never_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "_CHEAP", float("inf"))
-    monkeypatch.setattr(lanes, "_DEAR", float("inf"))
+    monkeypatch.setattr(lanes, "_CHEAP", 3600.0)
+    monkeypatch.setattr(lanes, "_DEAR", 3600.0)
 
 
 @pytest.mark.timeout(120 if PROFILE == "default" else 0)

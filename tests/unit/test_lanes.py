@@ -38,43 +38,34 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     return time
 
 
-def claimed_up_to_now(way: float = 0.001) -> Lanes:
-    """Of a worker whose server is so many seconds away."""
+def answer(
+    found: Lanes, *, more: bool = False, seconds: float = 0.001, start: datetime | None = None
+) -> None:
+    """Of a look that finds one lane, and nothing below its floor."""
+    took = timedelta(seconds=seconds)
+    found.answer([("mail", 0, more, False, None, start, took)])
+
+
+def claimed_up_to_now() -> Lanes:
     found = Lanes()
     found.forget([MAIL])
     found.question()
-    found.answer([("mail", 0, True, False, None)], way)
+    answer(found, more=True)
     [(lane, _)] = found.deal(0, 1)
-    lane.floor = NOW
+    lane.floor, lane.floor_id = NOW, 7
     return found
 
 
 def look(
     found: Lanes, time: Time, cost: Callable[[datetime, datetime], float]
-) -> tuple[datetime | None, float]:
-    """One look when it is time for it: how far down it went, and the seconds it took."""
+) -> tuple[datetime, datetime, float]:
+    """One look when it is time for it: from where it looked how far down, and for how long."""
     time.now += 2.0
     question = found.question()
     [floor], [ceiling] = question["slice_floors"], question["slice_ceilings"]
     seconds = cost(floor, ceiling)
-    time.now += seconds
-    found.answer([("mail", 0, False, False, None)], seconds)
-    return floor, seconds
-
-
-@pytest.mark.parametrize("way", [0.0005, 0.015, 0.03, 0.3])
-def test_however_far_the_server_is_all_is_looked_at(time: Time, way: float) -> None:
-    found = claimed_up_to_now(way)
-    floors = {look(found, time, lambda _floor, _ceiling: way)[0] for _ in range(10)}
-    assert floors == {BOTTOM}
-    assert not found.unfinished
-
-
-def test_a_server_that_becomes_slower_is_not_taken_for_many_dead_rows(time: Time) -> None:
-    found = claimed_up_to_now()
-    look(found, time, lambda _floor, _ceiling: 0.001)
-    floors = [look(found, time, lambda _floor, _ceiling: 0.05)[0] for _ in range(40)]
-    assert BOTTOM in floors[10:]
+    answer(found, seconds=seconds)
+    return ceiling, floor, seconds
 
 
 def dead_rows(floor: datetime, ceiling: datetime) -> float:
@@ -83,14 +74,41 @@ def dead_rows(floor: datetime, ceiling: datetime) -> float:
     return 0.001 + 0.012 * max(there.total_seconds(), 0.0)
 
 
+def test_what_is_cheap_is_looked_at_all_at_once(time: Time) -> None:
+    found = claimed_up_to_now()
+    looks = [look(found, time, lambda _floor, _ceiling: 0.001) for _ in range(10)]
+    assert {(ceiling, floor) for ceiling, floor, _ in looks} == {(NOW, BOTTOM)}
+    assert not found.unfinished
+
+
 def test_among_dead_rows_slices_grow_no_longer_than_the_time_allows(time: Time) -> None:
     found = claimed_up_to_now()
     # The first is as long as everything, and finds out.
-    _, first = look(found, time, dead_rows)
-    taken = [look(found, time, dead_rows) for _ in range(2000)]
+    _, _, first = look(found, time, dead_rows)
+    looks = [look(found, time, dead_rows) for _ in range(2000)]
     assert first > 5
-    assert max(seconds for _, seconds in taken) < 2 * DEAR
-    assert BOTTOM in [floor for floor, _ in taken]
+    assert max(seconds for _, _, seconds in looks) < 2 * DEAR
+    assert BOTTOM in [floor for _, floor, _ in looks]
+
+
+def test_during_a_pass_every_other_look_is_at_the_floor(time: Time) -> None:
+    found = claimed_up_to_now()
+    look(found, time, dead_rows)
+    ceilings = [look(found, time, dead_rows)[0] for _ in range(100)]
+    assert found.unfinished
+    assert ceilings[0::2] == [NOW] * 50
+    deep = ceilings[1::2]
+    assert deep == sorted(set(deep), reverse=True)
+
+
+def test_a_pass_begins_with_slices_as_short_as_they_are_at_the_floor(time: Time) -> None:
+    found = claimed_up_to_now()
+    slices = [look(found, time, dead_rows) for _ in range(2000)]
+    ends = [place for place, (_, floor, _) in enumerate(slices) if floor == BOTTOM][1:]
+    assert ends
+    for end in ends:
+        for ceiling, floor, _ in slices[end + 1 : end + 4]:
+            assert ceiling - floor < timedelta(seconds=5)
 
 
 def test_a_look_that_came_too_early_to_look_down_is_not_the_last(time: Time) -> None:
@@ -98,6 +116,88 @@ def test_a_look_that_came_too_early_to_look_down_is_not_the_last(time: Time) -> 
     look(found, time, dead_rows)
     assert not found.may_look_down()
     question = found.question()
-    found.answer([("mail", 0, False, False, None)], 0.001)
+    answer(found)
     assert question["slice_floors"] == [None]
     assert found.unfinished
+
+
+def test_where_nothing_was_claimed_nothing_below_is_missed_by_looking_early(time: Time) -> None:
+    found = claimed_up_to_now()
+    look(found, time, dead_rows)
+    found.forget([MAIL])
+    found.question()
+    answer(found, more=True)
+    assert not found.may_look_down()
+    assert not found.unfinished
+
+
+def test_of_jobs_with_the_time_of_the_floor_those_above_it_are_not_below_it(time: Time) -> None:
+    found = claimed_up_to_now()
+    look(found, time, dead_rows)
+    time.now += 2.0
+    assert found.question()["slice_ceiling_ids"] == [7]
+    answer(found)
+    further_down = found.question()
+    assert further_down["slice_ceilings"] != [NOW]
+    assert further_down["slice_ceiling_ids"][0] > 2**62
+
+
+def test_a_new_lane_begins_where_there_is_something_to_claim(time: Time) -> None:
+    found = Lanes()
+    found.forget([MAIL])
+    found.question()
+    answer(found, more=True, start=NOW)
+    [(lane, _)] = found.deal(0, 10)
+    assert NOW - timedelta(milliseconds=1) < lane.floor < NOW
+
+
+def expected(found: Lanes, *seconds: float, entrypoint: str = "mail", priority: int = 0) -> None:
+    """Jobs that were due so many seconds before the floor."""
+    found.expect([(entrypoint, priority, NOW - timedelta(seconds=some)) for some in seconds])
+
+
+def test_jobs_known_to_be_below_a_floor_are_claimed_first(time: Time) -> None:
+    found = claimed_up_to_now()
+    expected(found, 3600.0, 3600.2, 3599.9)
+    [(part, share)] = found.deal(0, 10)
+    assert share == 10
+    assert part.floor < NOW - timedelta(seconds=3600.2) <= part.ceiling
+    assert part.ceiling == NOW - timedelta(seconds=3599.9)
+    part.took(None, 3, 10)
+    [(rest, _)] = found.deal(0, 7)
+    assert rest.floor == NOW
+
+
+def test_jobs_known_to_be_below_are_not_forgotten_by_a_look(time: Time) -> None:
+    found = claimed_up_to_now()
+    expected(found, 3600.0)
+    look(found, time, dead_rows)
+    [(part, _)] = found.deal(0, 10)
+    assert part.ceiling == NOW - timedelta(hours=1)
+    part.dry = True
+    look(found, time, dead_rows)
+    assert found.priorities() == []
+
+
+def test_of_parts_of_a_lane_one_is_claimed_at_a_time(time: Time) -> None:
+    found = claimed_up_to_now()
+    expected(found, 10.0, 20.0, 30.0)
+    expected(found, 10.0, priority=5)
+    expected(found, 10.0, entrypoint="not mine")
+    assert found.priorities() == [5, 0]
+    claimed = 0
+    while (hand := found.deal(0, 10)) and hand[0][0].ceiling < NOW:
+        [(part, _)] = hand
+        part.took(None, 1, 10)
+        claimed += 1
+    assert claimed == 3
+
+
+def test_what_is_scattered_widely_is_left_to_the_looks(time: Time) -> None:
+    found = claimed_up_to_now()
+    expected(found, *(10.0 * n for n in range(1, 1000)))
+    parts = 0
+    while (hand := found.deal(0, 10)) and hand[0][0].ceiling < NOW:
+        hand[0][0].dry = True
+        parts += 1
+    assert 0 < parts <= 20

@@ -1,4 +1,4 @@
--- lanes($1 now, $2 gap_entrypoints, $3 gap_tops, $4 gap_bottoms, $5 entrypoints, $6 priorities, $7 floors, $8 floor_ids, $9 slice_floors, $10 slice_ceilings)
+-- lanes($1 now, $2 gap_entrypoints, $3 gap_tops, $4 gap_bottoms, $5 entrypoints, $6 priorities, $7 floors, $8 floor_ids, $9 slice_floors, $10 slice_ceilings, $11 slice_ceiling_ids)
 with recursive clock as materialized (
     select coalesce($1::timestamptz, clock_timestamp()) as now
 ),
@@ -21,19 +21,21 @@ found as (
         order by j.priority desc limit 1
     )
     from found f
-    where f.priority is not null
+    where f.priority between -2147483648 and 2147483647
 ),
 lane as (
     select entrypoint, priority, null::timestamptz as floor, null::bigint as floor_id,
-           null::timestamptz as slice_floor, null::timestamptz as slice_ceiling
+           null::timestamptz as slice_floor, null::timestamptz as slice_ceiling,
+           null::bigint as slice_ceiling_id
     from found
-    where priority is not null
+    where priority between -2147483648 and 2147483647
     union all
     select *
     from unnest(
         (select $5::text[]), (select $6::integer[]),
         (select $7::timestamptz[]), (select $8::bigint[]),
-        (select $9::timestamptz[]), (select $10::timestamptz[])
+        (select $9::timestamptz[]), (select $10::timestamptz[]),
+        (select $11::bigint[])
     )
 )
 select l.entrypoint, l.priority, exists (
@@ -44,7 +46,8 @@ select l.entrypoint, l.priority, exists (
 ) as more, exists (
     select from "holdfast" j
     where j.held_at is null and j.entrypoint = l.entrypoint and j.priority = l.priority
-      and j.execute_after > l.slice_floor and j.execute_after <= l.slice_ceiling
+      and j.execute_after > l.slice_floor
+      and (j.execute_after, j.id) <= (l.slice_ceiling, l.slice_ceiling_id)
       and j.execute_after <= (select now from clock)
       and j.status = 'queued'::"holdfast_status"
 ) as stray, (
@@ -53,5 +56,12 @@ select l.entrypoint, l.priority, exists (
     where j.held_at is null and j.entrypoint = l.entrypoint and j.priority = l.priority
       and j.execute_after > (select now from clock)
     order by j.execute_after limit 1
-) as due
+) as due, case when l.floor is null then coalesce((
+    select j.execute_after
+    from "holdfast" j
+    where j.held_at is null and j.entrypoint = l.entrypoint and j.priority = l.priority
+      and j.execute_after <= (select now from clock)
+      and j.status = 'queued'::"holdfast_status"
+    order by j.execute_after, j.id limit 1
+), (select now from clock)) end as start, clock_timestamp() - statement_timestamp() as took
 from lane l

@@ -17,8 +17,8 @@ stale as materialized (
     select c.*
     from suspect s
     cross join lateral (
-        select j.id, j.entrypoint, j.priority, j.attempts, j.recoveries, j.claimed_by,
-               j.claimed_at, j.recoveries + 1 >= coalesce(
+        select j.id, j.entrypoint, j.priority, j.execute_after, j.attempts, j.recoveries,
+               j.claimed_by, j.claimed_at, j.recoveries + 1 >= coalesce(
                    j.max_recoveries,
                    (select cap.max_recoveries from cap where cap.entrypoint = j.entrypoint),
                    $5::integer
@@ -50,9 +50,11 @@ logged as (
            s.attempts, s.recoveries, s.claimed_by, s.claimed_at,
            case when s.spent then 'crash_loop' else 'lease_expired' end, clock.now
     from stale s, clock
-    returning job_id, status
 ),
 told as (
     select pg_notify($7::text, '') where exists (select from stale where not spent)
 )
-select job_id, status from logged where (select count(*) from told) >= 0 order by job_id
+select id, spent, entrypoint, priority, execute_after
+from stale
+where (select count(*) from told) >= 0
+order by id

@@ -4,12 +4,12 @@ A lane is the jobs of one entrypoint and priority in their order. Its floor is t
 claimed: the next walk of the index starts there, so neither dead rows nor rows in flight are
 walked again. A look around finds new lanes, and what lies below a floor (late commits, released
 rows) slice by slice: while something keeps dead rows from being removed there may be millions of
-them. Nothing is ever lost by forgetting all this.
+them, and a pass over all may take minutes. So every other look is at the slice right below the
+floor, where what was committed late mostly is. Nothing is ever lost by forgetting all this.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ _TOP = datetime(9999, 1, 1, tzinfo=UTC)
 MOST_OF_A_LANE = 1000
 """What one statement claims of a lane. The planner knows this bound; without one it expects a tenth
 of the table, and from a million rows on it has each claim compiled, which takes 30 ms."""
+_LAST_ID = 2**63 - 1
 _LOWEST, _HIGHEST = -(2**31) - 1, 2**31
 _SHARE_OF_TIME = 20
 _CHEAP = 0.005
@@ -35,6 +36,8 @@ _LONGEST_WHILE_DRY = 1.0
 _STEP = 4
 _SECOND = timedelta(seconds=1)
 _SHORTEST_SLICE = timedelta(milliseconds=50)
+_INSTANT = timedelta(microseconds=1)
+_MOST_PARTS = 20
 _ALL = timedelta(days=365)
 """A slice this long is as good as everything."""
 _FEW = 2
@@ -51,9 +54,12 @@ class Lane:
     floor: datetime = _BOTTOM
     floor_id: int = 0
     ceiling: datetime = _TOP
+    ceiling_id: int = _LAST_ID
     dry: bool = False
     looked_down_to: datetime | None = None
-    """How far below the floor has been looked; None: nowhere yet, or everywhere."""
+    """How far below the floor this pass has come; None: it begins at the floor."""
+    known: bool = False
+    """There is work in it for certain, unless somebody else has taken it."""
 
     def took(self, last: Job | None, count: int, share: int) -> None:
         """Remember how far a claim came; fewer rows than asked for means there are no more."""
@@ -61,14 +67,20 @@ class Lane:
             self.floor, self.floor_id = last.execute_after, last.id
         self.dry = count < share
 
-    def below(self, length: timedelta) -> Lane | None:
-        """The next slice downwards."""
-        ceiling = self.looked_down_to or self.floor
+    def touches(self, later: Lane) -> bool:
+        """Whether they are parts of one lane with less than a second between them."""
+        same = (self.want, self.priority) == (later.want, later.priority)
+        return same and later.floor - self.ceiling < _SECOND
+
+    def below(self, ceiling: datetime, length: timedelta) -> Lane | None:
+        """The slice from there downwards."""
         if self.floor == _BOTTOM:
             return None
+        # Of jobs enqueued together, with one time, some may be above the floor.
+        ceiling_id = self.floor_id if ceiling == self.floor else _LAST_ID
         whole = length >= _ALL or ceiling - _BOTTOM <= length
         floor = _BOTTOM if whole else ceiling - length
-        return Lane(self.want, self.priority, floor, 0, ceiling)
+        return Lane(self.want, self.priority, floor, 0, ceiling, ceiling_id)
 
 
 class Lanes:
@@ -79,12 +91,11 @@ class Lanes:
         self._strays: list[Lane] = []
         self._wants: dict[str, Want] = {}
         self._slices: dict[tuple[str, int], Lane] = {}
-        self._slice = self._first_slice = _ALL
-        self._from_the_top = True
+        self._slice = self._deep_slice = _ALL
+        """How long they are right below the floors, and further down."""
+        self._at_the_floors = self._pass_begins = True
         self._look_at = 0.0
         self._look_down_at = 0.0
-        self._quickest = math.inf
-        """Seconds that a look takes though it walks next to nothing."""
         self.put_off = False
         """The last claim came short, and there is still where to look."""
         self._due_at: float | None = None
@@ -122,8 +133,9 @@ class Lanes:
         priorities there are between the known ones."""
         if len(self._lanes) > _MOST:
             self.forget(list(self._wants.values()))
-        self._looked_down, self._from_the_top = self.may_look_down(), not self._on_the_way_down
-        slices = [lane.below(self._slice) if self._looked_down else None for lane in self._lanes]
+        may_look_down = self.may_look_down()
+        self._looked_down = may_look_down or all(lane.floor == _BOTTOM for lane in self._lanes)
+        slices = self._next_slices() if may_look_down else [None for _ in self._lanes]
         self._slices = {
             (part.want.entrypoint, part.priority): part for part in slices if part is not None
         }
@@ -135,22 +147,35 @@ class Lanes:
             "floor_ids": [lane.floor_id for lane in self._lanes],
             "slice_floors": [part and part.floor for part in slices],
             "slice_ceilings": [part and part.ceiling for part in slices],
+            "slice_ceiling_ids": [part and part.ceiling_id for part in slices],
             "gap_entrypoints": [name for name, _, _ in gaps],
             "gap_tops": [top for _, top, _ in gaps],
             "gap_bottoms": [bottom for _, _, bottom in gaps],
         }
 
+    def _next_slices(self) -> list[Lane | None]:
+        self._pass_begins = not self._on_the_way_down
+        self._at_the_floors = self._pass_begins or not self._at_the_floors
+        if self._at_the_floors:
+            return [lane.below(lane.floor, self._slice) for lane in self._lanes]
+        deep = self._deep_slice
+        return [lane.below(lane.looked_down_to or lane.floor, deep) for lane in self._lanes]
+
     def answer(
-        self, found: Iterable[tuple[str, int, bool, bool, timedelta | None]], seconds: float
+        self,
+        found: Iterable[tuple[str, int, bool, bool, timedelta | None, datetime | None, timedelta]],
     ) -> None:
-        """What a look found, and how long it took."""
+        """What a look found."""
         known = {(lane.want.entrypoint, lane.priority): lane for lane in self._lanes}
         dues: list[timedelta] = []
-        self._strays = []
-        for name, priority, more, stray, due in found:
+        longest = timedelta(0)
+        self._strays = [lane for lane in self._strays if lane.known and not lane.dry]
+        for name, priority, more, stray, due, start, took in found:
+            longest = max(longest, took)
             lane = known.get((name, priority))
             if lane is None:
-                self._lanes.append(Lane(self._wants[name], priority))
+                floor = _BOTTOM if start is None else start - _INSTANT
+                self._lanes.append(Lane(self._wants[name], priority, floor))
             else:
                 lane.dry = not more
                 self._look_down(lane, stray=stray)
@@ -159,7 +184,7 @@ class Lanes:
         place = {name: n for n, name in enumerate(self._wants)}
         self._lanes.sort(key=lambda lane: place[lane.want.entrypoint])
         self._due_at = monotonic() + min(dues).total_seconds() if dues else None
-        self._pace(seconds)
+        self._pace(longest.total_seconds())
 
     def _look_down(self, lane: Lane, *, stray: bool) -> None:
         part = self._slices.get((lane.want.entrypoint, lane.priority))
@@ -168,8 +193,22 @@ class Lanes:
         if stray:
             # Looked at again once what is in there has been claimed.
             self._strays.append(part)
-        else:
-            lane.looked_down_to = None if part.floor == _BOTTOM else part.floor
+        elif part.floor == _BOTTOM:
+            lane.looked_down_to = None
+        elif lane.looked_down_to is None or not self._at_the_floors:
+            lane.looked_down_to = part.floor
+
+    def expect(self, jobs: Iterable[tuple[str, int, datetime]]) -> None:
+        """These are claimable again, by entrypoint, priority and time: no look need find them."""
+        parts: list[Lane] = []
+        for name, priority, after in sorted(job for job in jobs if job[0] in self._wants):
+            lane = Lane(self._wants[name], priority, after - _INSTANT, 0, after, known=True)
+            if parts and parts[-1].touches(lane):
+                parts[-1].ceiling = after
+            else:
+                parts.append(lane)
+        # What is scattered widely is left to the looks: each part costs a statement.
+        self._strays += parts[:_MOST_PARTS]
 
     def _pace(self, seconds: float) -> None:
         """Looks take at most a twentieth of the time, however many dead rows they walk.
@@ -177,27 +216,18 @@ class Lanes:
         Where lanes are dry only a look finds new work, and is not put off for long.
         """
         now = monotonic()
-        # Far from the server all looks are slow, and shorter slices do not help.
-        self._quickest = min(self._quickest, seconds)
-        walked = seconds - self._quickest
-        rest = walked * _SHARE_OF_TIME
+        rest = seconds * _SHARE_OF_TIME
         self._look_at = now + max(rest, _LOOK_AROUND)
         if not self._slices:
             return
-        self._look_down_at = now + (0.0 if walked < _CHEAP else min(rest, _LONGEST_WHILE_DRY))
-        if walked > _DEAR and self._slice > _SHORTEST_SLICE:
-            self._slice = max(min(self._slice / _STEP, _SECOND), _SHORTEST_SLICE)
-        elif walked > _DEAR:
-            # It is not for the rows: the server has moved, or has more to do than it had.
-            self._quickest = seconds
-        elif self._slice < _ALL:
-            # As much more as was left of the time.
-            self._slice *= _DEAR / max(walked, _DEAR / _STEP)
-        # Far below there is mostly nothing, and slices grow; from the top they start as before.
-        if self._from_the_top:
-            self._first_slice = self._slice
-        if not self._on_the_way_down:
-            self._slice = self._first_slice
+        self._look_down_at = now + (0.0 if seconds < _CHEAP else min(rest, _LONGEST_WHILE_DRY))
+        if self._at_the_floors:
+            self._slice = _next_length(self._slice, seconds)
+        else:
+            # Far below there is mostly nothing, and slices grow.
+            self._deep_slice = _next_length(self._deep_slice, seconds)
+        if self._pass_begins:
+            self._deep_slice = self._slice
 
     def reopen(self) -> None:
         """Where all lanes are dry, look beyond their floors again: new work is mostly there."""
@@ -212,10 +242,11 @@ class Lanes:
     def deal(self, priority: int, room: int) -> list[tuple[Lane, int]]:
         """A fair share of the room for each lane that may have more; turns take turns.
 
-        What lies below a floor comes first: it is older.
+        What lies below a floor comes first: it is older. Of an entrypoint one part at a time.
         """
         lanes = [lane for lane in self._open() if lane.priority == priority]
-        lanes = [lane for lane in lanes if lane.ceiling < _TOP] or lanes
+        below = [lane for lane in lanes if lane.ceiling < _TOP]
+        lanes = list({lane.want.entrypoint: lane for lane in below}.values()) or lanes
         if not lanes:
             return []
         self._turn += 1
@@ -241,3 +272,11 @@ class Lanes:
         if self.put_off:
             looks.append(self._look_down_at)
         return timedelta(seconds=max(0.0, min(looks) - now)) if looks else None
+
+
+def _next_length(length: timedelta, seconds: float) -> timedelta:
+    """Of a slice, after one that took so long."""
+    length *= _DEAR / max(seconds, _DEAR / _STEP)
+    if seconds > 2 * _DEAR:
+        length = min(length, _SECOND)
+    return max(min(length, _ALL), _SHORTEST_SLICE)

@@ -134,10 +134,11 @@ class PostgresLeases:
             default_cap=_DEFAULT_MAX_RECOVERIES,
             channel=self._names.channel,
         )
-        target = TRANSITIONS[Verb.RECOVER].target
+        back = [row for row in found if not row[1]]
+        self._lanes.expect((row[2], row[3], row[4]) for row in back)
         return Recovery(
-            recovered=tuple(JobId(row[0]) for row in found if row[1] == target),
-            retired=tuple(JobId(row[0]) for row in found if row[1] != target),
+            recovered=tuple(JobId(row[0]) for row in back),
+            retired=tuple(JobId(row[0]) for row in found if row[1]),
         )
 
     async def housekeep(self) -> None:
@@ -153,9 +154,8 @@ class PostgresLeases:
         await self._runner.run("farewell", id=worker)
 
     async def _look(self) -> None:
-        began = monotonic()
         found = await self._runner.run("lanes", **self._lanes.question())
-        self._lanes.answer(((*row,) for row in found), monotonic() - began)
+        self._lanes.answer((*row,) for row in found)
 
     async def _take(self, limit: int, worker: str) -> list[Job]:
         """Highest priority first; as long as there is room and a lane that may have more."""

@@ -33,6 +33,10 @@ CONNECT_TIMEOUT = 5.0
 _LEAST_CONNECT = 2.0
 _LEAST_TIME = 0.05
 
+_NOT_COMPILED = "select set_config('jit', 'off', false)"
+"""Among dead rows the planner expects much work of statements that do little, and has them
+compiled each time, which takes up to a second. Behind a pooler others would inherit this."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -130,7 +134,9 @@ class DsnDriver(LendingDriver):
         if not cache_size:
             return session
         try:
-            if not await is_pooled(Loan(session, max(until, monotonic() + 1))):
+            loan = Loan(session, max(until, monotonic() + 1))
+            if not await is_pooled(loan):
+                await session.fetch(_NOT_COMPILED, (), loan.left)
                 return session
             self._pooling.notice(self._target)
             await session.close()

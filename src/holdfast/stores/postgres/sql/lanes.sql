@@ -1,7 +1,11 @@
 -- A look around: which lanes (entrypoint, priority) there are besides the known ones, whether these
--- have rows above their floor and in a slice below it, and when each has its next deferred one.
+-- have rows above their floor and in a slice below it, when each has its next deferred one, and
+-- where a new lane begins: below that there may be millions of dead rows, and to walk them again
+-- with every claim would take longer than it takes others to claim what is above. The last column
+-- is the time it took so far, without the way to the worker.
 -- Promise: a handful of index probes a lane, whatever the backlog. Index: ready. As in a claim, the
--- planner does not see how many there are, and so plans once.
+-- planner does not see how many there are, and so plans once. `between` means `is not null`, of
+-- which the planner would expect a thousand lanes, and have the statement compiled for them.
 with recursive clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 ),
@@ -24,19 +28,21 @@ found as (
         order by j.priority desc limit 1
     )
     from found f
-    where f.priority is not null
+    where f.priority between -2147483648 and 2147483647
 ),
 lane as (
     select entrypoint, priority, null::timestamptz as floor, null::bigint as floor_id,
-           null::timestamptz as slice_floor, null::timestamptz as slice_ceiling
+           null::timestamptz as slice_floor, null::timestamptz as slice_ceiling,
+           null::bigint as slice_ceiling_id
     from found
-    where priority is not null
+    where priority between -2147483648 and 2147483647
     union all
     select *
     from unnest(
         (select :entrypoints::text[]), (select :priorities::integer[]),
         (select :floors::timestamptz[]), (select :floor_ids::bigint[]),
-        (select :slice_floors::timestamptz[]), (select :slice_ceilings::timestamptz[])
+        (select :slice_floors::timestamptz[]), (select :slice_ceilings::timestamptz[]),
+        (select :slice_ceiling_ids::bigint[])
     )
 )
 select l.entrypoint, l.priority, exists (
@@ -47,7 +53,8 @@ select l.entrypoint, l.priority, exists (
 ) as more, exists (
     select from {table} j
     where j.held_at is null and j.entrypoint = l.entrypoint and j.priority = l.priority
-      and j.execute_after > l.slice_floor and j.execute_after <= l.slice_ceiling
+      and j.execute_after > l.slice_floor
+      and (j.execute_after, j.id) <= (l.slice_ceiling, l.slice_ceiling_id)
       and j.execute_after <= (select now from clock)
       and {claimable}
 ) as stray, (
@@ -56,5 +63,12 @@ select l.entrypoint, l.priority, exists (
     where j.held_at is null and j.entrypoint = l.entrypoint and j.priority = l.priority
       and j.execute_after > (select now from clock)
     order by j.execute_after limit 1
-) as due
+) as due, case when l.floor is null then coalesce((
+    select j.execute_after
+    from {table} j
+    where j.held_at is null and j.entrypoint = l.entrypoint and j.priority = l.priority
+      and j.execute_after <= (select now from clock)
+      and {claimable}
+    order by j.execute_after, j.id limit 1
+), (select now from clock)) end as start, clock_timestamp() - statement_timestamp() as took
 from lane l
