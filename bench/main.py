@@ -46,14 +46,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     installed = _install(_subjects(options), found, options.reinstall)
     plan = _plan(options, installed, found)
     _tell_plan(plan, target)
-    with (
-        tempfile.TemporaryDirectory(prefix="holdfast-bench-logs-") as logs,
-        Server(Path(options.pg) if options.pg else find_binaries(), Path(options.data)) as server,
-    ):
-        found.facts |= facts.gather(server, installed) | profile
-        facts.add_source(found.facts)
-        stage = Stage(server, plan.sizes, installed, Path(logs))
-        Run(plan, stage, found, target, console).go()
+    # What is only published again keeps the facts of its run.
+    if plan.steps():
+        binaries = Path(options.pg) if options.pg else find_binaries()
+        with (
+            tempfile.TemporaryDirectory(prefix="holdfast-bench-logs-") as logs,
+            Server(binaries, Path(options.data)) as server,
+        ):
+            found.facts |= facts.gather(server, installed) | profile
+            facts.add_source(found.facts)
+            stage = Stage(server, plan.sizes, installed, Path(logs))
+            Run(plan, stage, found, target, console).go()
     return _tell(found, target, options)
 
 

@@ -49,7 +49,11 @@ def _enqueue(stage: Stage, subject: Contestant, order: str, count: int, **how: i
 
 
 def producers(stage: Stage, subject: Contestant) -> dict[str, float]:
-    """Processes that commit singles while a worker listens; for us also without NOTIFY."""
+    """Processes that commit singles while a worker listens; for us also without NOTIFY.
+
+    There the worker looks for work all the time: one that never heard of it would leave all the
+    processors to the producers.
+    """
     if subject.name == "holdfast":
         stage.notes[WITHOUT_NOTIFY] = _produce(stage, subject, "--quiet")
     return {"enqueue_producers": _produce(stage, subject)}
@@ -59,7 +63,7 @@ def _produce(stage: Stage, subject: Contestant, *options: str) -> float:
     sizes = stage.sizes_of(subject)
     with ExitStack() as stack:
         database = stack.enter_context(stage.database(subject))
-        worker = stack.enter_context(stage.start(subject, database))
+        worker = stack.enter_context(stage.start(subject, database, *options))
         worker.ask("work")
         crew = [
             stack.enter_context(stage.start(subject, database, *options)) for _ in range(PRODUCERS)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from new_jobs import new_jobs
 from protocol import TALLY, Spec, Subject, Work, act, serve
@@ -24,6 +25,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 class HoldfastSubject(Subject):
     notify = True
+    settings: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn)
@@ -57,7 +59,8 @@ class HoldfastSubject(Subject):
                 instrument(hf, work.telemetry)
             # As `holdfast run` does before it begins.
             spare_the_collector()
-            running = asyncio.create_task(hf.run(signals=False, **SETTINGS[work.mode]))
+            settings = SETTINGS[work.mode] | self.settings
+            running = asyncio.create_task(hf.run(signals=False, **settings))
             await running
 
 
@@ -102,6 +105,7 @@ class QuietHoldfast(HoldfastSubject):
     """The same without NOTIFY, to see what it costs the producers."""
 
     notify = False
+    settings: ClassVar[dict[str, Any]] = {"dequeue_timeout": timedelta(milliseconds=20)}
 
 
 if __name__ == "__main__":
