@@ -99,7 +99,7 @@ def no_ping() -> None:
     patch(driver, "_ping", believe)
 
 
-@mutant("never-looks-back", "left behind")
+@mutant("never-looks-back", "handed over")
 def never_looks_back() -> None:
     """A worker never looks below the last job it claimed."""
 

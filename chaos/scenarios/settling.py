@@ -88,6 +88,25 @@ async def handed_back(scene: Scene) -> None:
     await scene.drained()
 
 
+@scenario("handed over", drained=True, drain=0.5)
+async def handed_over(scene: Scene) -> None:
+    """`b`, which has claimed later jobs already, goes back for what `a` hands back."""
+    jobs = [scene.gated("open", max_recoveries=None) for _ in range(3)]
+    await scene.enqueue(*jobs)
+    await scene.worker("a", concurrency=len(jobs), drain=0.5)
+    for spec in jobs:
+        await scene.started(spec)
+    await scene.worker("b")
+    later = scene.nap(0.01)
+    await scene.enqueue(later)
+    await scene.started(later)
+    await scene.stage.retire("a", 6.0)
+    scene.open("open")
+    for spec in jobs:
+        await scene.started(spec, 2)
+    await scene.drained()
+
+
 @scenario("long farewell", drained=True, drain=8.0)
 async def long_farewell(scene: Scene) -> None:
     """A worker told to end keeps the leases of what it still finishes."""
