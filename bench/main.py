@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found.facts |= facts.gather(server, installed) | profile
             facts.add_source(found.facts)
             stage = Stage(server, plan.sizes, installed, Path(logs))
-            Run(plan, stage, found, target, console).go()
+            Run(plan, stage, found, target, console, repeats=not options.quick).go()
     return _tell(found, target, options)
 
 

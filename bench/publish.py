@@ -17,6 +17,7 @@ from bench import goals, plots, record
 from bench.measures.drain import PLAIN
 from bench.measures.enqueue import WITHOUT_NOTIFY
 from bench.measures.steady import SERIES
+from bench.record import DISTURBED
 from bench.results import MEASURES, Figure, number, ratio
 
 if TYPE_CHECKING:
@@ -148,12 +149,25 @@ def _run_block(found: Record) -> str:
             f"{facts['memory_gb']} GB, {facts['system']}",
             f"- Load average before the run {facts['load_at_start']:.1f}, "
             f"after it {facts['load_at_end']:.1f}",
+            *_disturbances(found),
             f"- PostgreSQL {_version(facts)}: {settings}",
             f"- Python {facts['python']}, asyncpg {facts['asyncpg']}, uvloop {facts['uvloop']}",
             f"- Versions: {versions}; Holdfast's source has the digest {sources}",
             *(["", "Not measured, and why:", "", *failures] if failures else []),
         ]
     )
+
+
+def _disturbances(found: Record) -> list[str]:
+    stolen = found.stolen()
+    if not stolen:
+        return []
+    return [
+        f"- Of the processors' time the machine's host took {median(stolen):.0%} during a "
+        f"step (median; in one of ten more than {stolen[len(stolen) * 9 // 10]:.0%}, at most "
+        f"{stolen[-1]:.0%}). Steps with more than {DISTURBED:.0%} were taken once more, and the "
+        "less disturbed ones count; the minutes were not"
+    ]
 
 
 def _figures_block(figures: Sequence[Figure], measures: Sequence[str] | None = None) -> str:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from bench.results import Figure
 
 
+DISTURBED = 0.1
+"""With more of its processors' time taken by its host, a machine says little about a subject."""
+
+
 @dataclass(frozen=True, slots=True)
 class Taken:
     """One step of a plan as it went: what it yielded, or why it did not."""
@@ -28,6 +32,12 @@ class Taken:
     values: dict[str, float] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
     failure: str | None = None
+    stolen: float | None = None
+    """The share of the processors' time that the machine's host took meanwhile."""
+
+    @property
+    def disturbed(self) -> bool:
+        return (self.stolen or 0.0) > DISTURBED
 
     @property
     def key(self) -> tuple[str, int, str]:
@@ -44,10 +54,21 @@ class Record:
     def done(self) -> set[tuple[str, int, str]]:
         return {one.key for one in self.taken if one.failure is None}
 
+    def disturbed(self) -> set[tuple[str, int, str]]:
+        return {one.key for one in self.taken if one.disturbed}
+
     def add(self, taken: Taken) -> None:
-        """In place of a failure of the same step, if there was one."""
+        """Of two that were taken of one step the less disturbed one counts; a failure does not."""
+        for before in self.taken:
+            if before.key == taken.key and before.failure is None:
+                worse = (taken.stolen or 0.0) > (before.stolen or 0.0)
+                taken = before if taken.failure or worse else taken
         self.taken = [one for one in self.taken if one.key != taken.key]
         self.taken.append(taken)
+
+    def stolen(self) -> list[float]:
+        """Of each step of which it is known, in order of size."""
+        return sorted(one.stolen for one in self.taken if one.stolen is not None)
 
     def figures(self) -> list[Figure]:
         rounds: dict[tuple[str, str], list[float]] = defaultdict(list)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import psycopg
 
 from bench import facts, record
-from bench.plan import unneeded
+from bench.plan import LASTING, unneeded
 from bench.process import SubjectFailed
-from bench.record import Taken
+from bench.record import DISTURBED, Taken
 from bench.results import MEASURES, clock, number
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from bench.record import Record
     from bench.stage import Stage
 
+# Of the kinds of time that the system tells apart: what guests use is part of what users do.
+_DISJOINT = 8
 # A peer that fails is reported, and does not stop the rest.
 _FAILURES = (SubjectFailed, psycopg.Error, psutil.Error)
 
@@ -37,11 +39,14 @@ class Run:
     record: Record
     target: Path
     console: Console
+    repeats: bool = True
 
     def go(self) -> None:
         """Until all is taken; stopped by hand, it leaves what there is."""
         try:
-            self._steps(self.plan.steps())
+            steps = self.plan.steps()
+            self._steps(steps)
+            self._repeat(steps)
         except KeyboardInterrupt:
             self.record.facts["failures"]["the run"] = "stopped by hand; go on with --resume"
         finally:
@@ -68,8 +73,21 @@ class Run:
             if key := unneeded(step, steps[place + 1 :]):
                 self.stage.forget(key)
 
+    def _repeat(self, steps: Sequence[Step]) -> None:
+        """Once more what the machine's host disturbed, but for what takes minutes."""
+        disturbed = self.record.disturbed()
+        again = [step for step in steps if step.key in disturbed and step.family not in LASTING]
+        if again and self.repeats:
+            seconds = sum(self.plan.seconds(again))
+            self.console.print(
+                f"during {len(again)} steps the host took more than {DISTURBED:.0%} of the "
+                f"processors' time: once more, about {clock(seconds)} minutes"
+            )
+            self._steps(again)
+
     def _take(self, step: Step) -> Taken:
         began = time.monotonic()
+        times = psutil.cpu_times()
         self.stage.notes = {}
         values: dict[str, float] = {}
         failure = None
@@ -78,7 +96,8 @@ class Run:
         except _FAILURES as error:
             failure = str(error).strip()
         seconds = round(time.monotonic() - began, 1)
-        return Taken(*step.key, seconds, values, self.stage.notes, failure)
+        stolen = _stolen(times, psutil.cpu_times())
+        return Taken(*step.key, seconds, values, self.stage.notes, failure, stolen)
 
     def _wanted(self, step: Step, found: dict[str, float]) -> dict[str, float]:
         return {
@@ -86,6 +105,15 @@ class Run:
             for measure, value in found.items()
             if measure in self.plan.asked and measure not in step.subject.skips
         }
+
+
+def _stolen(before: Any, after: Any) -> float | None:
+    """The share of the time between the two; None where the system does not say."""
+    if not hasattr(before, "steal"):
+        return None
+    spent = [end - start for start, end in zip(before[:_DISJOINT], after[:_DISJOINT], strict=True)]
+    share: float = (after.steal - before.steal) / max(sum(spent), 0.01)
+    return round(share, 3)
 
 
 def _left(elapsed: float, past: Sequence[float], coming: Sequence[float]) -> float:

@@ -149,6 +149,28 @@ def test_steps_that_were_taken_before_are_left_out_and_failed_ones_are_not() -> 
     assert left == [name for name in CONTESTANTS if name != "saq"]
 
 
+def test_of_two_takes_of_a_step_the_less_disturbed_one_counts() -> None:
+    def taken(speed: float, stolen: float | None, failure: str | None = None) -> Taken:
+        values = {} if failure else {"drain_1": speed}
+        return Taken("drain_1", 0, "saq", 1.0, values, failure=failure, stolen=stolen)
+
+    found = Record()
+    for one in (
+        taken(0.0, 0.0, "saq: no answer"),
+        taken(100.0, 0.3),
+        taken(200.0, 0.2),
+        taken(300.0, 0.4),
+        taken(0.0, 0.0, "saq: no answer"),
+    ):
+        found.add(one)
+
+    assert [one.values for one in found.taken] == [{"drain_1": 200.0}]
+    assert found.disturbed() == {("drain_1", 0, "saq")}
+    found.add(taken(400.0, 0.01))
+    assert found.disturbed() == set()
+    assert found.stolen() == [0.01]
+
+
 def test_a_template_is_dropped_with_the_last_step_that_needs_it() -> None:
     plan = Plan(["drain_1", "drain_2", "enqueue_bulk"], [CONTESTANTS["saq"]], FULL, rounds=1)
     enqueue, one, two = plan.steps()

@@ -48,6 +48,8 @@ __all__ = ["PsycopgDriver", "PsycopgDsnDriver", "PsycopgSession", "SyncPsycopgDr
 T = TypeVar("T")
 
 _PREPARE_AFTER = 5
+_CANCELING_SECONDS = 2 * GRACE
+"""A server is asked to stop through another connection, which it has to make a process for."""
 _BUSY_PAUSE_SECONDS = 0.01
 
 
@@ -228,7 +230,7 @@ class PsycopgSession:
             await asyncio.wait({task}, timeout=timeout)
         except asyncio.CancelledError:
             self._ask_to_stop(task)
-            await self._abandon(task, GRACE)
+            await self._abandon(task, _CANCELING_SECONDS)
             raise
         if not task.done():
             self.drop()
