@@ -219,8 +219,9 @@ class _Cluster:
     def ensure_running(self) -> _Postmaster:
         if (running := self._await_ready()) is not None:
             return running
-        self._disown_reused_pid()
         sockets = self._socket_directory()
+        for lock in (self.data / "postmaster.pid", sockets / f".s.PGSQL.{PORT}.lock"):
+            _disown(lock)
         log, options = self.data / "server.log", f"-c listen_addresses= -k {sockets} -p {PORT}"
         self._pg_ctl("start", f"--log={log}", f"--options={options}")
         if (running := self._await_ready()) is None:
@@ -263,16 +264,6 @@ class _Cluster:
         # The server writes the file line by line while it starts.
         lines += [""] * (8 - len(lines))
         return _Postmaster(pid, lines[3], lines[4], lines[7].strip() or "starting")
-
-    def _disown_reused_pid(self) -> None:
-        """After a crash the old server's pid may belong to a stranger, for whom PostgreSQL waits.
-
-        The other lines stay: by them PostgreSQL finds backends that survived their postmaster.
-        """
-        path = self.data / "postmaster.pid"
-        with contextlib.suppress(FileNotFoundError):
-            _, *rest = path.read_text().split("\n")
-            path.write_text("\n".join([str(_DEAD_PID), *rest]))
 
     def _socket_directory(self) -> Path:
         if _fits_socket(self.data):
@@ -321,6 +312,17 @@ class _Cluster:
         with contextlib.suppress(OSError):
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-10:])
         return f"embedded PostgreSQL in {self.directory}: {reason}; see {log}\n{tail}".rstrip()
+
+
+def _disown(lock: Path) -> None:
+    """Take away the pid of a server that was killed, for whose end PostgreSQL waits.
+
+    It may belong to a stranger by now, or to the server itself where nobody reaps the dead.
+    The other lines stay: by them PostgreSQL finds backends that survived their postmaster.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        _, *rest = lock.read_text().split("\n")
+        lock.write_text("\n".join([str(_DEAD_PID), *rest]))
 
 
 def _packaged_binaries(data: Path) -> Path:
