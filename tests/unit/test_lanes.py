@@ -148,7 +148,7 @@ def test_a_new_lane_begins_where_there_is_something_to_claim(time: Time) -> None
     found.question()
     answer(found, more=True, start=NOW)
     [(lane, _)] = found.deal(0, 10)
-    assert NOW - timedelta(milliseconds=1) < lane.floor < NOW
+    assert (lane.floor, lane.floor_id) == (NOW, 0)
 
 
 def expected(found: Lanes, *seconds: float, entrypoint: str = "mail", priority: int = 0) -> None:
@@ -161,7 +161,7 @@ def test_jobs_known_to_be_below_a_floor_are_claimed_first(time: Time) -> None:
     expected(found, 3600.0, 3600.2, 3599.9)
     [(part, share)] = found.deal(0, 10)
     assert share == 10
-    assert part.floor < NOW - timedelta(seconds=3600.2) <= part.ceiling
+    assert (part.floor, part.floor_id) == (NOW - timedelta(seconds=3600.2), 0)
     assert part.ceiling == NOW - timedelta(seconds=3599.9)
     part.took(None, 3, 10)
     [(rest, _)] = found.deal(0, 7)
@@ -179,18 +179,18 @@ def test_jobs_known_to_be_below_are_not_forgotten_by_a_look(time: Time) -> None:
     assert found.priorities() == []
 
 
-def test_of_parts_of_a_lane_one_is_claimed_at_a_time(time: Time) -> None:
+def test_of_parts_of_a_lane_one_is_claimed_at_a_time_the_oldest_first(time: Time) -> None:
     found = claimed_up_to_now()
     expected(found, 10.0, 20.0, 30.0)
     expected(found, 10.0, priority=5)
     expected(found, 10.0, entrypoint="not mine")
     assert found.priorities() == [5, 0]
-    claimed = 0
+    claimed = []
     while (hand := found.deal(0, 10)) and hand[0][0].ceiling < NOW:
         [(part, _)] = hand
         part.took(None, 1, 10)
-        claimed += 1
-    assert claimed == 3
+        claimed.append((NOW - part.ceiling).total_seconds())
+    assert claimed == [30.0, 20.0, 10.0]
 
 
 def test_what_is_scattered_widely_is_left_to_the_looks(time: Time) -> None:

@@ -36,7 +36,6 @@ _LONGEST_WHILE_DRY = 1.0
 _STEP = 4
 _SECOND = timedelta(seconds=1)
 _SHORTEST_SLICE = timedelta(milliseconds=50)
-_INSTANT = timedelta(microseconds=1)
 _MOST_PARTS = 20
 _ALL = timedelta(days=365)
 """A slice this long is as good as everything."""
@@ -53,6 +52,7 @@ class Lane:
     priority: int
     floor: datetime = _BOTTOM
     floor_id: int = 0
+    """Ids begin with 1: with 0 what has the time of the floor is above it."""
     ceiling: datetime = _TOP
     ceiling_id: int = _LAST_ID
     dry: bool = False
@@ -174,8 +174,7 @@ class Lanes:
             longest = max(longest, took)
             lane = known.get((name, priority))
             if lane is None:
-                floor = _BOTTOM if start is None else start - _INSTANT
-                self._lanes.append(Lane(self._wants[name], priority, floor))
+                self._lanes.append(Lane(self._wants[name], priority, start or _BOTTOM))
             else:
                 lane.dry = not more
                 self._look_down(lane, stray=stray)
@@ -202,7 +201,7 @@ class Lanes:
         """These are claimable again, by entrypoint, priority and time: no look need find them."""
         parts: list[Lane] = []
         for name, priority, after in sorted(job for job in jobs if job[0] in self._wants):
-            lane = Lane(self._wants[name], priority, after - _INSTANT, 0, after, known=True)
+            lane = Lane(self._wants[name], priority, after, 0, after, known=True)
             if parts and parts[-1].touches(lane):
                 parts[-1].ceiling = after
             else:
@@ -246,7 +245,8 @@ class Lanes:
         """
         lanes = [lane for lane in self._open() if lane.priority == priority]
         below = [lane for lane in lanes if lane.ceiling < _TOP]
-        lanes = list({lane.want.entrypoint: lane for lane in below}.values()) or lanes
+        oldest = {lane.want.entrypoint: lane for lane in reversed(below)}
+        lanes = list(oldest.values()) or lanes
         if not lanes:
             return []
         self._turn += 1
