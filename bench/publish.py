@@ -16,7 +16,7 @@ from rich.table import Table
 from bench import goals, plots, record
 from bench.measures.drain import PLAIN
 from bench.measures.enqueue import WITHOUT_NOTIFY
-from bench.measures.steady import SERIES
+from bench.measures.steady import EVENED, SERIES
 from bench.record import DISTURBED
 from bench.results import MEASURES, Figure, number, ratio
 
@@ -39,6 +39,8 @@ NOTED = {
     ("clutter", PLAIN): "drain right before the one beside deferred and held jobs, jobs/s",
     ("telemetry_on", PLAIN): "drain without telemetry right before the one with it, jobs/s",
     ("telemetry_on", "every_span"): "drain with metrics and a span for every job, jobs/s",
+    ("steady_first", EVENED): "worst 10 s ÷ first, by the processors' time that the host left",
+    ("xmin_first", EVENED): "beside an open transaction, last 10 s ÷ first, by that time",
     ("drain_1", "cpu_of_worker"): "CPU of the worker for a job, µs",
     ("drain_1", "cpu_of_postgresql"): "CPU of PostgreSQL for a job, µs",
 }

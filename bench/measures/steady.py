@@ -6,7 +6,9 @@ import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from bench.measures.windows import rates
+import psutil
+
+from bench.measures.windows import evened, rates
 from bench.process import Process, SubjectFailed, wait_until
 
 if TYPE_CHECKING:
@@ -16,23 +18,26 @@ if TYPE_CHECKING:
 WINDOW = 10.0
 BATCH = 1000
 SERIES = "series"
+STOLEN = "stolen"
+EVENED = "evened"
 _START = 60.0
 
 
 def free(stage: Stage, subject: Contestant) -> dict[str, float]:
-    series = _series(stage, subject, held=False)
-    stage.notes[SERIES] = series
+    series, even = _series(stage, subject, held=False)
+    stage.notes[EVENED] = min(even) / even[0]
     return {"steady_first": series[0], "steady_worst": min(series)}
 
 
 def held(stage: Stage, subject: Contestant) -> dict[str, float]:
-    series = _series(stage, subject, held=True)
-    stage.notes[SERIES] = series
+    series, even = _series(stage, subject, held=True)
+    stage.notes[EVENED] = even[-1] / even[0]
     return {"xmin_first": series[0], "xmin_last": series[-1]}
 
 
-def _series(stage: Stage, subject: Contestant, *, held: bool) -> list[float]:
-    """Jobs a second in windows of 10 s (of a tenth of the time, when that is shorter)."""
+def _series(stage: Stage, subject: Contestant, *, held: bool) -> tuple[list[float], list[float]]:
+    """Jobs a second in windows of 10 s (of a third of the time, when that is shorter), as they were
+    and by the processors' time that the machine's host left."""
     seconds = stage.sizes_of(subject).steady_seconds
     width = min(WINDOW, seconds / 3)
     with (
@@ -42,17 +47,25 @@ def _series(stage: Stage, subject: Contestant, *, held: bool) -> list[float]:
         stage.start(subject, database) as worker,
     ):
         worker.ask("work", sample=0.01)
-        first = _keep_fed(worker, feeder, stage.sizes_of(subject).steady_waiting, seconds)
+        thefts: list[tuple[float, float]] = []
+        first = _keep_fed(worker, feeder, stage.sizes_of(subject).steady_waiting, seconds, thefts)
         worker.check()
-        series = [
-            round(speed, 1) for speed in rates(worker.samples, first, width, int(seconds / width))
-        ]
+        windows = first, width, int(seconds / width)
+        series = [round(speed, 1) for speed in rates(worker.samples, *windows)]
     if not all(series):
         raise SubjectFailed(f"{subject.name}: no job was done for {width:g} s")
-    return series
+    stolen = [round(share, 3) for share in rates(thefts, *windows)]
+    stage.notes |= {SERIES: series, STOLEN: stolen}
+    return series, evened(series, stolen)
 
 
-def _keep_fed(worker: Process, feeder: Process, waiting: int, seconds: float) -> float:
+def _keep_fed(
+    worker: Process,
+    feeder: Process,
+    waiting: int,
+    seconds: float,
+    thefts: list[tuple[float, float]],
+) -> float:
     """Enqueue whenever fewer are waiting; when the first handler began."""
     fed, feeding = 0, False
     started = time.monotonic()
@@ -66,8 +79,14 @@ def _keep_fed(worker: Process, feeder: Process, waiting: int, seconds: float) ->
         if not feeding and fed - worker.done < waiting:
             feeder.tell("bulk", count=BATCH, seconds=60.0)
             feeding = True
+            thefts.append((time.monotonic(), _stolen()))
         time.sleep(0.001)
     if feeding:
         feeder.answer(60.0)
     wait_until(lambda: bool(worker.samples), patience=1.0, what=f"{worker.name}: a count")
     return worker.first
+
+
+def _stolen() -> float:
+    """Seconds that the machine's host has taken of each processor so far, where it is known."""
+    return getattr(psutil.cpu_times(), "steal", 0.0) / (psutil.cpu_count() or 1)

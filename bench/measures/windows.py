@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-Samples = Sequence[tuple[float, int]]
+Samples = Sequence[tuple[float, float]]
 """Instant and count so far, in order; between two samples the count rises evenly."""
 
 
@@ -32,3 +32,8 @@ def rates(samples: Samples, began: float, width: float, windows: int) -> list[fl
         rate_between([samples], began + place * width, began + (place + 1) * width)
         for place in range(windows)
     ]
+
+
+def evened(speeds: Sequence[float], stolen: Sequence[float]) -> list[float]:
+    """The speeds by the processors' time that the machine's host left, of which it took a share."""
+    return [speed / (1 - share) for speed, share in zip(speeds, stolen, strict=True)]
