@@ -21,6 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from holdfast import Context, Holdfast, Job, TableQueue
+from holdfast.telemetry import gauges
 from holdfast.telemetry.gauges import look
 from holdfast.telemetry.otel import OpenTelemetry
 from tests.guide import seeds
@@ -182,6 +183,19 @@ class TestTheInstruments:
         assert units == {"queue.depth": "1", "queue.oldest_age_s": "s"}
         depths = {key: point.value for key, point in seen.points("queue.depth").items()}
         assert depths == {(("queue", "greet"), ("status", "queued")): 3}
+
+    async def test_are_looked_for_by_a_worker(
+        self, hf: Holdfast, seen: Instruments, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(gauges, "_FIRST", 0.0)
+        await hf.install()
+        hf.entrypoint("greet")(handle)
+        await hf.queries.enqueue("greet", execute_after=timedelta(days=1))
+        async with asyncio.timeout(30), working(hf, signals=False):
+            while "queue.depth" not in seen.metrics():
+                await asyncio.sleep(0.01)
+        depths = {key: point.value for key, point in seen.points("queue.depth").items()}
+        assert depths == {(("queue", "greet"), ("status", "queued")): 1}
 
     async def test_show_how_full_a_table_is(
         self, hf: Holdfast, witness: Any, seen: Instruments

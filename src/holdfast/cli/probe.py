@@ -17,7 +17,7 @@ from holdfast.errors import DatabaseError, HoldfastError
 from holdfast.models import Want
 from holdfast.ports import Store
 from holdfast.settings import WorkerSettings
-from holdfast.telemetry.gauges import look
+from holdfast.telemetry.gauges import look, pause
 from holdfast.telemetry.prometheus import Metrics, Sample
 
 logger = logging.getLogger("holdfast.run")
@@ -70,11 +70,12 @@ class WorkerProbe:
         return None
 
     async def samples(self) -> list[Sample]:
-        if monotonic() >= self._look_at:
-            self._look_at = monotonic() + _LOOK_SECONDS
+        if (began := monotonic()) >= self._look_at:
+            self._look_at = began + _LOOK_SECONDS
             with suppress(HoldfastError, TimeoutError):
                 async with asyncio.timeout(_READY_SECONDS):
                     await self._ask(lambda store: look(store, self.metrics))
+            self._look_at = began + pause(monotonic() - began, _LOOK_SECONDS)
         return self.metrics.samples()
 
     async def release(self, worker: str, caps: Mapping[str, int]) -> None:

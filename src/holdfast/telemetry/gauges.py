@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from holdfast.clock import monotonic
 from holdfast.errors import HoldfastError, SchemaMissing
 from holdfast.lifecycle import Status
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast.telemetry")
 
 INTERVAL = 15.0
+_FIRST = 5.0
+_SHARE_OF_TIME = 100
 
 
 @asynccontextmanager
@@ -39,12 +43,24 @@ async def gauging(store: Store, telemetry: Telemetry) -> AsyncIterator[None]:
 
 async def watch(store: Store, telemetry: Telemetry) -> None:
     """Until cancelled. A database that is away leaves the gauges as they were."""
+    # Workers that start together have work to find first, and need not all count at once.
+    await asyncio.sleep(random.uniform(0, _FIRST))  # noqa: S311
     while True:
+        began = monotonic()
         try:
             await look(store, telemetry)
         except HoldfastError as error:
             logger.debug("the gauges wait for the database: %s", error)
-        await asyncio.sleep(INTERVAL)
+        await asyncio.sleep(pause(monotonic() - began))
+
+
+def pause(seconds: float, least: float = INTERVAL) -> float:
+    """Until the next look, after one that took so long.
+
+    It counts the whole table, and every worker does: together they must not burden a database
+    that is behind with its work.
+    """
+    return max(least, seconds * _SHARE_OF_TIME)
 
 
 class Gauged(Protocol):

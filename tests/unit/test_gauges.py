@@ -1,0 +1,14 @@
+"""How often a worker looks at the queue for its gauges."""
+
+from __future__ import annotations
+
+from holdfast.telemetry.gauges import INTERVAL, pause
+
+
+def test_what_is_quickly_counted_is_counted_at_fixed_times() -> None:
+    assert pause(0.001) == INTERVAL
+    assert pause(0.001, least=10.0) == 10.0
+
+
+def test_a_count_that_takes_long_is_made_less_often() -> None:
+    assert pause(3.0) == 300.0
