@@ -48,16 +48,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _tell_plan(plan, target)
     # What is only published again keeps the facts of its run.
     if plan.steps():
-        binaries = Path(options.pg) if options.pg else find_binaries()
         with (
             tempfile.TemporaryDirectory(prefix="holdfast-bench-logs-") as logs,
-            Server(binaries, Path(options.data)) as server,
+            Server(options.pg or find_binaries(), Path(options.data)) as server,
         ):
             found.facts |= facts.gather(server, installed) | profile
             facts.add_source(found.facts)
             stage = Stage(server, plan.sizes, installed, Path(logs))
             Run(plan, stage, found, target, console, repeats=not options.quick).go()
     return _tell(found, target, options)
+
+
+def _binaries(text: str) -> Path | None:
+    """None for an empty variable."""
+    folder = Path(text).resolve()
+    if text and not (folder / "initdb").exists():
+        raise argparse.ArgumentTypeError(f"there is no initdb in {folder}")
+    return folder if text else None
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -69,7 +76,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--rounds", type=int, help="how often each is measured (mostly 3 times)")
     add("--resume", action="store_true", help="go on with the run whose figures are there")
     add("--scale", type=float, default=1.0, help="smaller counts and times, to try things out")
-    add("--pg", default=os.environ.get("BINDIR"), help="folder of PostgreSQL's initdb (BINDIR)")
+    add(
+        "--pg",
+        type=_binaries,
+        default=os.environ.get("BINDIR"),
+        help="folder of PostgreSQL's initdb (BINDIR)",
+    )
     add("--data", default=str(DISK), help=f"folder on a real disk for the cluster ({DISK})")
     add(
         "--results",

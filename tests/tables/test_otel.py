@@ -191,9 +191,12 @@ class TestTheInstruments:
         await hf.install()
         hf.entrypoint("greet")(handle)
         await hf.queries.enqueue("greet", execute_after=timedelta(days=1))
-        async with asyncio.timeout(30), working(hf, signals=False):
-            while "queue.depth" not in seen.metrics():
-                await asyncio.sleep(0.01)
+
+        async def gauged() -> bool:
+            return "queue.depth" in seen.metrics()
+
+        async with working(hf, signals=False):
+            await eventually(gauged)
         depths = {key: point.value for key, point in seen.points("queue.depth").items()}
         assert depths == {(("queue", "greet"), ("status", "queued")): 1}
 
