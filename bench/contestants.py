@@ -12,7 +12,6 @@ SUBJECTS = Path(__file__).parent / "subjects"
 
 _PRODUCING = frozenset({"enqueue_concurrent", "enqueue_producers"})
 _WATCHING = frozenset({"idle_statements", "idle_cpu", "idle_rss", "busy_rss"})
-_LASTING = frozenset({"steady_first", "steady_worst", "xmin_first", "xmin_last"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +58,7 @@ CONTESTANTS = {
             # It has no handlers, is never idle for long, and has nothing to configure.
             skips=_PRODUCING
             | _WATCHING
-            | _LASTING
-            | {"drain_defaults", "work_5ms", "telemetry_on"},
+            | {"drain_defaults", "work_5ms", "telemetry_on", "xmin_first", "xmin_last"},
             shares="holdfast",
         ),
         Contestant(

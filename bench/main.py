@@ -15,7 +15,7 @@ from rich.console import Console
 from bench import facts, publish, record
 from bench.contestants import CONTESTANTS, QUICK
 from bench.envs import CannotInstall, Installed, install
-from bench.plan import QUICK_MEASURES, Plan
+from bench.plan import QUICK_MEASURES, QUICK_ROUNDS, Plan
 from bench.record import Record
 from bench.results import MEASURES, clock
 from bench.run import Run
@@ -127,7 +127,8 @@ def _plan(options: argparse.Namespace, installed: dict[str, Installed], found: R
         sizes = sizes.scaled(options.scale)
     asked = options.only or (QUICK_MEASURES if options.quick else MEASURES)
     present = [subject for subject in _subjects(options) if subject.name in installed]
-    return Plan(list(asked), present, sizes, options.rounds, found.done())
+    rounds = options.rounds or (QUICK_ROUNDS if options.quick else None)
+    return Plan(list(asked), present, sizes, rounds, found.done())
 
 
 def _install(subjects: list[Contestant], found: Record, anew: bool) -> dict[str, Installed]:

@@ -198,6 +198,7 @@ QUICK_MEASURES = frozenset(measure for family in SHORT for measure in family.giv
     "clutter",
     "drain_2",
 }
+QUICK_ROUNDS = 3
 """What fits into five minutes."""
 
 
