@@ -118,6 +118,15 @@ def test_a_smaller_scale_keeps_every_size_usable() -> None:
     assert tiny.steady_waiting == FULL.steady_waiting
 
 
+def test_a_folder_without_postgresql_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--pg", str(tmp_path)])
+
+    assert f"there is no initdb in {tmp_path}" in capsys.readouterr().err
+
+
 def whole() -> Plan:
     return Plan(list(MEASURES), list(CONTESTANTS.values()), FULL)
 

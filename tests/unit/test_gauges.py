@@ -11,4 +11,8 @@ def test_what_is_quickly_counted_is_counted_at_fixed_times() -> None:
 
 
 def test_a_count_that_takes_long_is_made_less_often() -> None:
-    assert pause(3.0) == 300.0
+    assert pause(1.0) == 100.0
+
+
+def test_gauges_are_never_much_older_than_five_minutes() -> None:
+    assert pause(30.0) == 300.0

@@ -75,7 +75,7 @@ class WorkerProbe:
             with suppress(HoldfastError, TimeoutError):
                 async with asyncio.timeout(_READY_SECONDS):
                     await self._ask(lambda store: look(store, self.metrics))
-            self._look_at = began + pause(monotonic() - began, _LOOK_SECONDS)
+                self._look_at = began + pause(monotonic() - began, _LOOK_SECONDS)
         return self.metrics.samples()
 
     async def release(self, worker: str, caps: Mapping[str, int]) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast.telemetry")
 
 INTERVAL = 15.0
+_LONGEST = 300.0
 _FIRST = 5.0
 _SHARE_OF_TIME = 100
 
@@ -46,12 +47,13 @@ async def watch(store: Store, telemetry: Telemetry) -> None:
     # Workers that start together have work to find first, and need not all count at once.
     await asyncio.sleep(random.uniform(0, _FIRST))  # noqa: S311
     while True:
-        began = monotonic()
+        began, seconds = monotonic(), INTERVAL
         try:
             await look(store, telemetry)
+            seconds = pause(monotonic() - began)
         except HoldfastError as error:
             logger.debug("the gauges wait for the database: %s", error)
-        await asyncio.sleep(pause(monotonic() - began))
+        await asyncio.sleep(seconds)
 
 
 def pause(seconds: float, least: float = INTERVAL) -> float:
@@ -60,7 +62,7 @@ def pause(seconds: float, least: float = INTERVAL) -> float:
     It counts the whole table, and every worker does: together they must not burden a database
     that is behind with its work.
     """
-    return max(least, seconds * _SHARE_OF_TIME)
+    return max(least, min(seconds * _SHARE_OF_TIME, _LONGEST))
 
 
 class Gauged(Protocol):
