@@ -22,7 +22,7 @@ KINDS: Mapping[str, int] = {
 }
 """Of those that are aimed at one process; the server's crashes have a pace of their own."""
 
-ROLES = ("claim", "settle", "renew", "listen")
+ROLES = ("claim", "settle", "renew", "listen", "housekeep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def _one(rng: random.Random, kind: str, t: float, workers: int, lease: float) ->
             seconds = lease * rng.uniform(1.2, 2.2)
         case "silence":
             seconds = lease * rng.uniform(0.4, 2.0)
-            roles = rng.choice(((), ("claim",), ("settle",), ("renew",), ("listen",)))
+            roles = rng.choice(((), *((role,) for role in ROLES)))
         case "slow":
             seconds = rng.uniform(1.0, 2.5)
         case "terminate" | "cut":

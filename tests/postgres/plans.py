@@ -88,6 +88,7 @@ VALUES: dict[str, Any] = {
     "reason": None,
     "payload": b"mended",
     "limit": 100,
+    "span": 1000,
     "caps": [3, 3],
     "default_cap": 3,
     "entrypoint": "mail",

@@ -11,7 +11,7 @@ from holdfast import Holdfast, InvalidInput, Job, Status
 from holdfast.worker.claim import Claimer
 from holdfast.worker.renew import Renewer
 from holdfast.worker.settle import Settler
-from holdfast.worker.sweep import Sweeper
+from holdfast.worker.sweep import Housekeeper, Sweeper
 from tests.worker.rig import ends, eventually, the_row
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def breaking(when: asyncio.Event) -> Callable[..., Any]:
     return run
 
 
-@pytest.mark.parametrize("part", [Claimer, Sweeper, Settler])
+@pytest.mark.parametrize("part", [Claimer, Sweeper, Housekeeper, Settler])
 async def test_a_part_that_crashes_ends_the_run_and_its_handlers(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch, part: type
 ) -> None:

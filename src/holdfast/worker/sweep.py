@@ -1,4 +1,4 @@
-"""Takes back the jobs of dead workers and keeps the statistics. Runs in every worker."""
+"""Takes back the jobs of dead workers, and keeps house. Runs in every worker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 import random
 from typing import TYPE_CHECKING
 
-from holdfast.clock import monotonic
 from holdfast.errors import DatabaseError
 from holdfast.events import Observers, Recovered, Retired
 from holdfast.lifecycle import RETIRE_STALE
@@ -40,16 +39,14 @@ class Sweeper:
         self._settings = settings
         self._observers = observers
         self._worker = worker
-        self._count_at = monotonic() + settings.statistics_interval.total_seconds()
 
     async def run(self) -> None:
         """Until cancelled."""
         interval = self._settings.sweep_interval.total_seconds()
         while True:
-            await asyncio.sleep(interval * random.uniform(0.7, 1.0))  # noqa: S311 - not a secret
+            await _jittered(interval)
             try:
                 await self.sweep()
-                await self._count()
             except DatabaseError as error:
                 logger.debug("the sweep waits for the database: %s", error)
 
@@ -71,8 +68,23 @@ class Sweeper:
                 Retired(self._worker, recovery.retired, RETIRE_STALE.reason or "")
             )
 
-    async def _count(self) -> None:
-        interval = self._settings.statistics_interval.total_seconds()
-        if interval and monotonic() >= self._count_at:
-            await self._leases.housekeep()
-            self._count_at = monotonic() + interval
+
+class Housekeeper:
+    """Does what the store wants done now and then, however long that takes."""
+
+    def __init__(self, leases: Leases, settings: WorkerSettings) -> None:
+        self._leases = leases
+        self._interval = settings.statistics_interval.total_seconds()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while self._interval:
+            await _jittered(self._interval)
+            try:
+                await self._leases.housekeep()
+            except DatabaseError as error:
+                logger.debug("housekeeping waits for the database: %s", error)
+
+
+async def _jittered(seconds: float) -> None:
+    await asyncio.sleep(seconds * random.uniform(0.7, 1.0))  # noqa: S311 - not a secret

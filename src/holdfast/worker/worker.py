@@ -42,7 +42,7 @@ from holdfast.worker.run import run
 from holdfast.worker.runners import Runners
 from holdfast.worker.settle import Settler
 from holdfast.worker.solo import Solo
-from holdfast.worker.sweep import Sweeper
+from holdfast.worker.sweep import Housekeeper, Sweeper
 from holdfast.worker.turns import Turns
 
 if TYPE_CHECKING:
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from holdfast.task import Entrypoint, Registry
 
 logger = logging.getLogger("holdfast.worker")
+
+_ROLES = ("claim", "settle", "listen", "housekeep")
+"""A connection for each, so that none waits for the statement of another."""
 
 _GRACE = 0.8
 """Seconds for handlers that were told to stop, and for the last outcomes."""
@@ -137,7 +140,7 @@ class QueueManager:
         if policies := self._registry.breakers:
             # Refused now, where their table is missing, and listed before the first job.
             await self._store.breakers.admit(list(policies.values()), 0)
-        forks = {role: self._store.fork(role) for role in ("claim", "settle", "listen")}
+        forks = {role: self._store.fork(role) for role in _ROLES}
         try:
             await self._work(forks, wants, mode)
         except BaseExceptionGroup as group:
@@ -213,11 +216,13 @@ class QueueManager:
     ) -> None:
         """Claim, with all that only serves it, until there is nothing more to be claimed."""
         sweeper = Sweeper(forks["claim"].leases, wants, self._settings, self._observers, self.id)
+        housekeeper = Housekeeper(forks["housekeep"].leases, self._settings)
         async with asyncio.TaskGroup() as group:
             others = [
                 group.create_task(self._listen(forks["listen"])),
                 group.create_task(self._cancellations.run()),
                 group.create_task(sweeper.run()),
+                group.create_task(housekeeper.run()),
                 group.create_task(self._heed_shutdown()),
             ]
             self._state = "running"

@@ -27,6 +27,7 @@ from holdfast.models import (
     WorkerInfo,
 )
 from holdfast.stores.postgres import rows
+from holdfast.stores.postgres.counting import Counting
 from holdfast.stores.postgres.gathering import Gathering
 from holdfast.stores.postgres.inserting import Inserter
 
@@ -58,6 +59,7 @@ class PostgresJobs:
         self._gathering: Gathering | None = None
         self._table = names.table()
         self._may_count = True
+        self._counting = Counting()
         self._sees_payloads: bool | None = None
 
     async def insert(self, jobs: Sequence[NewJob], on_conflict: OnConflict) -> list[JobId | None]:
@@ -209,16 +211,16 @@ class PostgresJobs:
 
     async def aggregate(self) -> int:
         """For whoever may only read, the counts are as new as a worker's last look."""
-        if not self._may_count:
-            return 0
+        total, more = 0, self._may_count
         try:
-            # In a caller's transaction this is a savepoint, which a refusal needs.
-            async with self._runner.driver.transaction() as tx:
-                [[counted]] = await self._runner.over(tx).run("aggregate")
+            while more:
+                # In a caller's transaction this is a savepoint, which a refusal needs.
+                async with self._runner.driver.transaction() as tx:
+                    counted, more = await self._counting.bite(self._runner.over(tx))
+                total += counted
         except PrivilegeMissing:
             self._may_count = False
-            return 0
-        return int(counted)
+        return total
 
     async def statistics(self, *, since: timedelta | None, limit: int) -> list[Statistic]:
         found = await self._runner.run("statistics", since=since, limit=limit)

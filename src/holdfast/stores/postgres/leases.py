@@ -14,6 +14,7 @@ from holdfast.errors import DatabaseError
 from holdfast.lifecycle import TRANSITIONS, Transition, Verb
 from holdfast.models import Change, Held, Job, JobId, Recovery, Want, WorkerInfo
 from holdfast.stores.postgres import rows
+from holdfast.stores.postgres.counting import Counting
 from holdfast.stores.postgres.lanes import Lane, Lanes
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class PostgresLeases:
         self._runner = runner
         self._names = names
         self._lanes = Lanes()
+        self._counting = Counting()
         self._doubtful: list[UUID] = []
         self._contended = False
         """The lock of a limit could not be had in time."""
@@ -142,7 +144,9 @@ class PostgresLeases:
         )
 
     async def housekeep(self) -> None:
-        await self._runner.run("aggregate")
+        more = True
+        while more:
+            _, more = await self._counting.bite(self._runner)
         await self._runner.run("forget_ended")
         await self._runner.run("forget_workers")
         await self._runner.run("forget_enqueues")

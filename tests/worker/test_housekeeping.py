@@ -1,0 +1,80 @@
+"""A worker keeps the statistics by itself, and no job waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+from holdfast import Holdfast, Job
+from holdfast.settings import WorkerSettings
+from tests.worker.rig import ends, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.servers import Database
+
+OFTEN = WorkerSettings(statistics_interval=timedelta(milliseconds=20))
+
+
+@asynccontextmanager
+async def counting(hf: Holdfast) -> AsyncIterator[None]:
+    """A worker that counts all the time."""
+    run = asyncio.create_task(hf.queue_manager.run(OFTEN))
+    try:
+        yield
+    finally:
+        hf.shutdown.set()
+        await ends(run)
+
+
+async def test_a_worker_counts_what_became_of_its_jobs(hf: Holdfast) -> None:
+    @hf.entrypoint("one")
+    async def one(job: Job) -> None: ...
+
+    async def counted() -> bool:
+        found = await hf.store.jobs.statistics(since=None, limit=10)
+        return [(each.entrypoint, each.status, each.count) for each in found] == [
+            ("one", "successful", 3)
+        ]
+
+    async with counting(hf):
+        await hf.queries.enqueue(["one"] * 3)
+        await eventually(counted)
+
+
+async def test_no_job_waits_for_the_counting(pg18: Database) -> None:
+    """Which is stuck here, for somebody has locked the statistics."""
+    done = asyncio.Queue[bytes | None]()
+    async with Holdfast.connect(pg18.dsn) as hf:
+        await hf.install()
+
+        @hf.entrypoint("one")
+        async def one(job: Job) -> None:
+            done.put_nowait(job.payload)
+
+        other = await asyncpg.connect(pg18.dsn)
+
+        async def stuck() -> bool:
+            return await other.fetchval(
+                "select exists (select from pg_locks"
+                " where relation = 'holdfast_statistics'::regclass and not granted)"
+            )
+
+        try:
+            async with counting(hf):
+                await hf.queries.enqueue("one", b"first")
+                assert await done.get() == b"first"
+                async with other.transaction():
+                    await other.execute("lock table holdfast_statistics")
+                    await eventually(stuck)
+                    await hf.queries.enqueue("one", b"second")
+                    async with asyncio.timeout(5):
+                        assert await done.get() == b"second"
+                    assert await stuck()
+        finally:
+            await other.close()
