@@ -15,7 +15,7 @@ from new_jobs import new_jobs
 from protocol import TALLY, Spec, Subject, Work, serve
 
 from holdfast.lifecycle import TRANSITIONS, Verb
-from holdfast.models import Change, Want
+from holdfast.models import Change, Held, Want
 from holdfast.stores.postgres.drivers import connect
 from holdfast.stores.postgres.store import PostgresStore
 
@@ -113,12 +113,12 @@ async def _settle(store: PostgresStore, claimed: asyncio.Queue[list[Job]]) -> No
     complete = TRANSITIONS[Verb.COMPLETE]
     while True:
         jobs = await claimed.get()
-        changes = [Change(job.id, job.claim_token) for job in jobs if job.claim_token]
+        changes = [Change(Held(job.id, job.claim_token)) for job in jobs if job.claim_token]
         if TALLY.first is None:
             TALLY.count()
             TALLY.done = 0
         TALLY.done += len(await store.leases.change(complete, changes))
-        await store.leases.forget(list({change.token for change in changes}))
+        await store.leases.forget(list({change.held.token for change in changes}))
 
 
 if __name__ == "__main__":

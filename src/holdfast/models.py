@@ -155,19 +155,13 @@ Outcome = Succeeded | Retried | Failed | Parked | Released | Abandoned
 class Change(NamedTuple):
     """One row's part of a set-based transition made by the holder of a lease."""
 
-    id: JobId
-    token: UUID
+    held: Held
     delay: timedelta | None = None
     error: str | None = None
     reason: str | None = None
     traceback: TracebackRecord | None = None
     max_attempts: int | None = None
     """The entrypoint's cap, for a row that has none of its own. None: no cap."""
-    queue: str = ""
-
-    @property
-    def held(self) -> Held:
-        return Held(self.id, self.token, self.queue)
 
 
 @dataclass(frozen=True, slots=True)

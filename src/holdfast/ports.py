@@ -56,7 +56,7 @@ class Leases(Protocol):
         """Move the heartbeats; the leases returned are still owned, all others are lost."""
         ...
 
-    async def change(self, transition: Transition, changes: Sequence[Change]) -> set[Held]:
+    async def change(self, transition: Transition, changes: Sequence[Change]) -> list[Held]:
         """Make one transition for each lease that is still owned; return those that moved."""
         ...
 

@@ -66,7 +66,7 @@ def holding(job: Job) -> Held:
 
 def change(job: Job, **fields: Any) -> Change:
     """What the holder of this lease asks for."""
-    return Change(job.id, token_of(job), **fields)
+    return Change(holding(job), **fields)
 
 
 def ids(jobs: list[Job]) -> list[JobId]:
@@ -103,7 +103,7 @@ class Rig:
         return job
 
     async def change(self, verb: str, *changes: Change) -> set[Held]:
-        return await self.store.leases.change(TRANSITIONS[verb], changes)
+        return set(await self.store.leases.change(TRANSITIONS[verb], changes))
 
     async def settle(self, verb: str, job: Job, **fields: Any) -> None:
         """Make a transition that has to succeed."""

@@ -39,7 +39,7 @@ async def attempt(rig: Rig, row: Transition, job: Job, token: UUID | None) -> bo
         return await rig.store.leases.renew([held]) == {held}
     if Guard.OWNED in row.guards:
         cap = job.attempts + 1 if row is RETIRE_LAST_RETRY else None
-        asked = Change(job.id, token, error="no", max_attempts=cap)  # type: ignore[arg-type]
+        asked = Change(Held(job.id, token), error="no", max_attempts=cap)  # type: ignore[arg-type]
         return bool(await rig.store.leases.change(row, [asked]))
     if row.verb is Verb.CLAIM:
         return [found.status for found in await rig.claim()] == [row.target]

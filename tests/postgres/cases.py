@@ -135,8 +135,7 @@ def changes() -> list[Change]:
     record = TracebackRecord("ValueError", "no", "Traceback …", {"n": 1}, 1, NOW)
     return [
         Change(
-            held.id,
-            held.token,
+            held,
             delay=SECOND * (held.id % 3) if held.id % 4 else None,
             error="it broke" if held.id % 5 else None,
             reason="because" if held.id % 2 else None,

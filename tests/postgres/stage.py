@@ -42,7 +42,7 @@ class Session:
 
     async def change(self, transition: Transition, *jobs: Job) -> set[Held]:
         changes = [change_of(transition, job) for job in jobs]
-        return await self.store.leases.change(transition, changes)
+        return set(await self.store.leases.change(transition, changes))
 
     async def remove(self, transition: Transition, *jobs: Job) -> set[JobId]:
         ids = [job.id for job in jobs]
@@ -93,7 +93,8 @@ def change_of(transition: Transition, job: Job) -> Change:
     """A change that only the token can keep from happening."""
     assert job.claim_token is not None
     cap = 1 if Guard.RETRY_SPENT in transition.guards else 25
-    return Change(job.id, job.claim_token, error="late", reason="late", max_attempts=cap)
+    held = Held(job.id, job.claim_token)
+    return Change(held, error="late", reason="late", max_attempts=cap)
 
 
 def held(*jobs: Job) -> set[Held]:

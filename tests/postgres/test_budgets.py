@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import Holdfast, Job, NewJob
 from holdfast.lifecycle import TRANSITIONS, Verb
-from holdfast.models import Change, Want
+from holdfast.models import Change, Held, Want
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
 from holdfast.stores.postgres.store import PostgresStore
 from tests.postgres import tables
@@ -97,7 +97,7 @@ async def test_what_a_worker_says_again_and_again_is_planned_once(pg: Database) 
             await Holdfast(driver).queries.enqueue("mail", PAYLOAD)
             jobs = await leases.claim([WANT], limit=500, worker="w", sweep=True)
             tokens = [job.claim_token for job in jobs if job.claim_token]
-            changes = [Change(job.id, token) for job, token in zip(jobs, tokens, strict=True)]
+            changes = [Change(Held(job.id, token)) for job, token in zip(jobs, tokens, strict=True)]
             await leases.renew([change.held for change in changes])
             await leases.change(TRANSITIONS[Verb.COMPLETE], changes)
             await leases.forget(tokens)
@@ -194,7 +194,7 @@ async def written(connection: Any, store: PostgresStore) -> dict[str, float]:
             await store.jobs.insert([NewJob("mail", PAYLOAD)] * 1000, "raise")
         async with measured(connection, used, pages, "claim"):
             claimed = await store.leases.claim([WANT], limit=1000, worker="w")
-        changes = [Change(job.id, job.claim_token) for job in claimed if job.claim_token]
+        changes = [Change(Held(job.id, job.claim_token)) for job in claimed if job.claim_token]
         async with measured(connection, used, pages, "complete"):
             await store.leases.change(TRANSITIONS[Verb.COMPLETE], changes)
         if not pages.total():

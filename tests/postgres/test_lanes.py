@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from holdfast.lifecycle import TRANSITIONS, Verb
-from holdfast.models import Change, NewJob, Want
+from holdfast.models import Change, Held, NewJob, Want
 from holdfast.stores.postgres import lanes
 from holdfast.stores.postgres.lanes import MOST_OF_A_LANE
 from tests.faults.proxy import Proxy
@@ -45,14 +45,14 @@ async def test_what_comes_back_below_a_floor_is_found_without_a_sweep(pg: Databa
     async with tables.installed(pg.dsn) as (_, store):
         await store.jobs.insert([NewJob("mail") for _ in range(20)], "raise")
         jobs = await store.leases.claim([MAIL], limit=20, worker="w")
-        back = [Change(job.id, job.claim_token) for job in jobs[:3] if job.claim_token]
+        back = [Change(Held(job.id, job.claim_token)) for job in jobs[:3] if job.claim_token]
         await store.leases.change(TRANSITIONS[Verb.RELEASE], back)
         # After a look that took long, the next one is put off: that may be any of them.
         found: list[Job] = []
         async with asyncio.timeout(20):
             while not found:
                 found = await store.leases.claim([MAIL], limit=20, worker="w")
-        assert [job.id for job in found] == [change.id for change in back]
+        assert [job.id for job in found] == [change.held.id for change in back]
 
 
 async def test_what_lies_far_below_a_floor_is_found_on_a_slow_link(pg: Database) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import InvalidInput, SchemaMissing, SchemaTooNew, SchemaTooOld
 from holdfast.lifecycle import TRANSITIONS, Status, Verb
-from holdfast.models import Change, NewJob, Want
+from holdfast.models import Change, Held, NewJob, Want
 from holdfast.settings import Names
 from holdfast.stores.postgres import migrate
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
@@ -86,7 +86,7 @@ async def run_a_job(store: PostgresStore) -> None:
         [Want("mail", lease=timedelta(seconds=30))], limit=10, worker="w"
     )
     assert (job.id, job.claim_token is not None) == (job_id, True)
-    change = Change(job.id, job.claim_token or pytest.fail("no token"))
+    change = Change(Held(job.id, job.claim_token or pytest.fail("no token")))
     assert len(await store.leases.change(TRANSITIONS[Verb.COMPLETE], [change])) == 1
 
 

@@ -222,13 +222,13 @@ class Lives(RuleBasedStateMachine):
         self, transition: Transition, offered: list[tuple[Held, Held]], **values: Any
     ) -> set[Held]:
         def change(lease: Held) -> Change:
-            return Change(lease.id, lease.token, max_attempts=3, **values)
+            return Change(lease, max_attempts=3, **values)
 
         here, there = self.pair.both(
             lambda store: store.leases.change(transition, [change(mine) for mine, _ in offered]),
             lambda store: store.leases.change(transition, [change(other) for _, other in offered]),
         )
-        return accepted(offered, here, there)
+        return accepted(offered, set(here), set(there))
 
     @rule(
         seconds=st.sampled_from([0, 10, 20]),

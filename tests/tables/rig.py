@@ -219,13 +219,8 @@ class Bench:
     async def change(
         self, transition: Transition, *leases: Held, delay: timedelta | None = None, error: str = ""
     ) -> set[Held]:
-        return await self.leases.change(
-            transition,
-            [
-                Change(lease.id, lease.token, delay=delay, error=error or None, queue=lease.queue)
-                for lease in leases
-            ],
-        )
+        changes = [Change(lease, delay=delay, error=error or None) for lease in leases]
+        return set(await self.leases.change(transition, changes))
 
     async def recover(self, **options: Any) -> Recovery:
         return await self.leases.recover([], **options)

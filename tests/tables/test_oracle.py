@@ -117,11 +117,11 @@ class Twins:
         values = {"delay": self.dice.choice((None, SECOND)), "error": self.dice.choice("ab")}
         here = await self.memory.leases.change(
             transition,
-            [Change(*mine[:2], max_attempts=CAP, **values) for mine, _ in some],  # type: ignore[arg-type]
+            [Change(mine, max_attempts=CAP, **values) for mine, _ in some],  # type: ignore[arg-type]
         )
         there = await self.table.leases.change(
             transition,
-            [Change(*theirs, **values) for theirs in _changes(some)],  # type: ignore[arg-type]
+            [Change(theirs, **values) for _, theirs in some],  # type: ignore[arg-type]
         )
         assert {theirs[:2] for mine, theirs in some if mine in here} == {one[:2] for one in there}
         if transition.leaves:
@@ -195,10 +195,6 @@ class Twins:
 def _held(job: Job) -> Held:
     assert job.claim_token is not None
     return Held(job.id, job.claim_token)
-
-
-def _changes(some: list[tuple[Held, Held]]) -> list[Any]:
-    return [(theirs.id, theirs.token) for _, theirs in some]
 
 
 async def lives(table: Bench, seeds: range) -> None:

@@ -139,11 +139,11 @@ async def test_each_row_of_a_batch_gets_its_own_delay_and_error(table: Bench) ->
     jobs = await table.claim()
     now = table.clock.now()
     changes = [
-        Change(*held(job)[:2], delay=SECOND * n, error=f"error {n}")
+        Change(held(job), delay=SECOND * n, error=f"error {n}")
         for n, job in enumerate(jobs, start=1)
     ]
     moved = await table.leases.change(RETRY, list(reversed(changes)))
-    assert moved == {change.held for change in changes}
+    assert moved == [change.held for change in changes]
     for n, number in enumerate(table.numbers(jobs), start=1):
         row = await table.row(number)
         assert row["due"] == now + SECOND * n

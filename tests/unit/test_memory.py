@@ -48,7 +48,7 @@ async def claim(store: MemoryStore, *wants: Want, limit: int = 100) -> list[Job]
 
 def holding(job: Job, **fields: object) -> Change:
     assert job.claim_token is not None
-    return Change(job.id, job.claim_token, **fields)  # type: ignore[arg-type]
+    return Change(Held(job.id, job.claim_token), **fields)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -182,7 +182,7 @@ class TestClock:
         await enqueue(store, NewJob("mail"))
         (job,) = await claim(store)
         clock.advance(SECOND)
-        lease = Held(job.id, holding(job).token)
+        lease = Held(job.id, holding(job).held.token)
         assert await store.leases.renew([lease, Held(job.id, uuid4())]) == {lease}
         assert await store.jobs.get([job.id]) == [job._replace(heartbeat=clock.now())]
 
@@ -345,15 +345,15 @@ class TestListening:
         async with listening(store) as heard:
             change = holding(job, delay=delay, error="no")
             moved = await store.leases.change(TRANSITIONS[verb], [change])
-        assert moved == {Held(job.id, change.token)}
+        assert moved == [change.held]
         assert heard.work == calls
 
     async def test_a_write_with_a_stale_token_wakes_nobody(self, store: MemoryStore) -> None:
         await enqueue(store, NewJob("mail"))
         (job,) = await claim(store)
         async with listening(store) as heard:
-            stale = Change(job.id, uuid4())
-            assert await store.leases.change(TRANSITIONS[Verb.RELEASE], [stale]) == set()
+            stale = Change(Held(job.id, uuid4()))
+            assert await store.leases.change(TRANSITIONS[Verb.RELEASE], [stale]) == []
         assert heard.work == 0
 
     async def test_recovery_wakes_for_what_it_recovers_and_not_for_what_it_retires(

@@ -90,7 +90,7 @@ async def test_a_handler_is_stopped_before_a_lease_ends_that_cannot_be_renewed(
     async with Proxy(pg18.dsn) as proxy, Holdfast.connect(proxy.dsn) as hf:
         await hf.install()
         handler, watch = Tied(hf, witness), Watch(hf)
-        async with working(hf, heartbeat_timeout=4 * SECOND):
+        async with working(hf, heartbeat_timeout=8 * SECOND):
             [job_id] = await hf.queries.enqueue("tied")
             await ends(handler.started.wait())
             await proxy.swallow("renew")

@@ -101,24 +101,24 @@ class MemoryLeases:
             if self._state.apply(RENEW, row, Asked(now, token=lease.token))
         }
 
-    async def change(self, transition: Transition, changes: Sequence[Change]) -> set[Held]:
+    async def change(self, transition: Transition, changes: Sequence[Change]) -> list[Held]:
         now = self._state.now()
         moved: dict[Held, Job] = {}
         for change in changes:
             asked = Asked(
                 now,
-                token=change.token,
+                token=change.held.token,
                 delay=change.delay,
                 error=change.error,
                 reason=change.reason,
                 traceback=change.traceback,
                 max_attempts=change.max_attempts,
             )
-            for row in self._state.found([change.id]):
+            for row in self._state.found([change.held.id]):
                 if after := self._state.apply(transition, row, asked):
                     moved[change.held] = after
         self._state.announce(moved.values(), now)
-        return set(moved)
+        return list(moved)
 
     async def forget(self, tokens: Sequence[UUID]) -> None:
         """There is no bookkeeping: the rows themselves say who holds them."""

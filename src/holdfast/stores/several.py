@@ -90,13 +90,13 @@ class SeveralLeases:
             owned |= await self._parties[name].renew(leases)
         return owned
 
-    async def change(self, transition: Transition, changes: Sequence[Change]) -> set[Held]:
+    async def change(self, transition: Transition, changes: Sequence[Change]) -> list[Held]:
         by_party: dict[str, list[Change]] = defaultdict(list)
         for change in changes:
-            by_party[change.queue].append(change)
-        moved: set[Held] = set()
+            by_party[change.held.queue].append(change)
+        moved: list[Held] = []
         for name, some in by_party.items():
-            moved |= await self._parties[name].change(transition, some)
+            moved += await self._parties[name].change(transition, some)
         return moved
 
     async def forget(self, tokens: Sequence[UUID]) -> None:

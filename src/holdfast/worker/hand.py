@@ -107,8 +107,8 @@ class Hand:
         self._leases.update(dict.fromkeys(leases))
         self._of_claim.update(_by_claim(leases))
 
-    def started(self) -> None:
-        self.running += 1
+    def started(self, count: int) -> None:
+        self.running += count
 
     @property
     def blocked(self) -> bool:

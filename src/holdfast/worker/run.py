@@ -33,20 +33,21 @@ _STOPPED: Mapping[str, Outcome] = {
 }
 
 
-async def run(lease: Lease, resources: Mapping[Any, Any]) -> Outcome:
+async def run(resources: Mapping[Any, Any], lease: Lease) -> Outcome:
     """Run the handler of a lease, unless it was stopped before or is too old to be trusted."""
     if lease.cancellation.reason is not None:
         return _STOPPED[lease.cancellation.reason]
-    if not lease.trusted:
+    began = monotonic()
+    if began >= lease.trusted_until:
         return _STOPPED[UNTRUSTED]
-    lease.began = monotonic()
+    lease.began = began
     context = Context(lease.job, resources, lease.cancellation)
     try:
         await lease.entrypoint.executor.execute(lease.job, context)
     except BaseException as error:  # SystemExit and the like must not end the worker
         return _outcome(lease, error)
     finally:
-        lease.seconds_run = monotonic() - lease.began
+        lease.seconds_run = monotonic() - began
     lease.verdict = True
     return _SUCCEEDED
 

@@ -16,7 +16,7 @@ from holdfast.clock import monotonic
 from holdfast.models import Outcome, Released
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from holdfast.worker.hand import Lease
 
@@ -40,9 +40,9 @@ class Runners:
         # Not that of who starts a job: the last one's handler may have changed it.
         self._context = copy_context()
 
-    def start(self, lease: Lease) -> None:
-        """Run it as soon as the event loop comes to it."""
-        self._ready.append(lease)
+    def start(self, leases: Iterable[Lease]) -> None:
+        """Run them as soon as the event loop comes to it."""
+        self._ready.extend(leases)
         if self._launch is None:
             self._next = 1
             self._more()

@@ -35,9 +35,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast.worker")
 
 _BATCH = 1000
-_COMPLETE, _RETRY, _FAIL, _HOLD, _RELEASE = (
-    TRANSITIONS[verb] for verb in (Verb.COMPLETE, Verb.RETRY, Verb.FAIL, Verb.HOLD, Verb.RELEASE)
-)
+_RETRY = TRANSITIONS[Verb.RETRY]
+_ASKED_BY: dict[type[Outcome], Transition] = {
+    Succeeded: TRANSITIONS[Verb.COMPLETE],
+    Retried: _RETRY,
+    Failed: TRANSITIONS[Verb.FAIL],
+    Parked: TRANSITIONS[Verb.HOLD],
+    Released: TRANSITIONS[Verb.RELEASE],
+}
+"""The transition an outcome asks for. Of an abandoned job there is nothing to write."""
 
 _PASSING = ("40", "53", "55", "57", "58")
 """SQLSTATE classes of a server that is in trouble: conflicts, resources, locks, stops, disks."""
@@ -47,25 +53,21 @@ _UNSTORED = "outcome could not be stored"
 Ending = tuple[Lease, Outcome]
 
 
-def change_of(lease: Lease, outcome: Outcome) -> tuple[Transition, Change] | None:
-    """The transition an outcome asks for; None where there is nothing to write."""
-    job_id, token, queue = lease.held
+def _change_of(ending: Ending) -> Change:
+    """What is to be written of an outcome."""
+    lease, outcome = ending
     match outcome:
         case Succeeded():
-            return _COMPLETE, Change(job_id, token, None, None, None, None, None, queue)
+            return Change(lease.held)
         case Retried(delay, error, traceback, reason):
             cap = lease.entrypoint.max_attempts
-            return _RETRY, Change(job_id, token, delay, error, reason, traceback, cap, queue)
+            return Change(lease.held, delay, error, reason, traceback, cap)
         case Failed(error, traceback):
-            return _FAIL, Change(job_id, token, error=error, traceback=traceback, queue=queue)
+            return Change(lease.held, error=error, traceback=traceback)
         case Parked(error, traceback, reason):
-            return _HOLD, Change(
-                job_id, token, error=error, reason=reason, traceback=traceback, queue=queue
-            )
-        case Released(reason):
-            return _RELEASE, Change(job_id, token, reason=reason, queue=queue)
-        case Abandoned():
-            return None
+            return Change(lease.held, error=error, reason=reason, traceback=traceback)
+        case Released(reason) | Abandoned(reason):
+            return Change(lease.held, reason=reason)
         case _:
             assert_never(outcome)
 
@@ -131,15 +133,14 @@ class Settler:
 
     async def _write(self, batch: Sequence[Ending]) -> None:
         # One table at a time: what went through there must not be sent again for trouble elsewhere.
-        by_statement: dict[tuple[str, str], list[tuple[Ending, Change]]] = defaultdict(list)
+        by_statement: dict[tuple[type[Outcome], str], list[Ending]] = defaultdict(list)
         for ending in batch:
-            asked = change_of(*ending)
-            if asked is None:
-                self._lost([ending])
+            by_statement[type(ending[1]), ending[0].held.queue].append(ending)
+        for (kind, _), endings in by_statement.items():
+            if kind in _ASKED_BY:
+                await self._change(_ASKED_BY[kind], endings)
             else:
-                by_statement[asked[0].name, asked[1].queue].append((ending, asked[1]))
-        for (name, _), endings in by_statement.items():
-            await self._change(TRANSITIONS[name], endings)
+                self._lost(endings)
         ended = list(self._hand.ended_claims)
         try:
             await self._leases.forget(ended)
@@ -148,52 +149,50 @@ class Settler:
         # Only now: had this been cancelled, the worker's farewell would see to them.
         del self._hand.ended_claims[: len(ended)]
 
-    async def _change(
-        self, transition: Transition, endings: Sequence[tuple[Ending, Change]]
-    ) -> None:
+    async def _change(self, transition: Transition, endings: Sequence[Ending]) -> None:
         try:
-            moved = await self._move(transition, [change for _, change in endings])
+            moved = await self._move(transition, [_change_of(ending) for ending in endings])
         except DatabaseError as error:
             if _passes(error):
                 raise
             await self._change_one_by_one(transition, endings, error)
             return
         if len(moved) == len(endings):
-            self._settled([ending for ending, _ in endings])
+            self._settled(endings)
             return
-        self._settled([ending for ending, _ in endings if ending[0].held in moved])
-        self._lost([ending for ending, _ in endings if ending[0].held not in moved])
+        found = set(moved)
+        self._settled([ending for ending in endings if ending[0].held in found])
+        self._lost([ending for ending in endings if ending[0].held not in found])
 
-    async def _move(self, transition: Transition, changes: Sequence[Change]) -> set[Held]:
+    async def _move(self, transition: Transition, changes: Sequence[Change]) -> list[Held]:
         moved = await self._leases.change(transition, changes)
         if transition is _RETRY and len(moved) < len(changes):
-            rest = [change for change in changes if change.held not in moved]
+            found = set(moved)
+            rest = [change for change in changes if change.held not in found]
             retired = await self._leases.change(RETIRE_LAST_RETRY, rest)
-            moved |= retired
             self._retired(retired)
+            return moved + retired
         return moved
 
     async def _change_one_by_one(
-        self,
-        transition: Transition,
-        endings: Sequence[tuple[Ending, Change]],
-        error: DatabaseError,
+        self, transition: Transition, endings: Sequence[Ending], error: DatabaseError
     ) -> None:
         """One outcome that the database refuses must not keep the others from being written."""
         if len(endings) > 1:
             for one in endings:
                 await self._change(transition, [one])
             return
-        [(ending, change)] = endings
-        logger.error("the outcome of job %s was refused: %s", change.id, error)
-        bare = change._replace(error=_UNSTORED, reason=_UNSTORED, traceback=None)
+        [ending] = endings
+        job_id = ending[0].job.id
+        logger.error("the outcome of job %s was refused: %s", job_id, error)
+        bare = _change_of(ending)._replace(error=_UNSTORED, reason=_UNSTORED, traceback=None)
         try:
             moved = await self._move(transition, [bare])
         except DatabaseError as again:
             if _passes(again):
                 raise
             # Whoever recovers the job may have better luck; renewing it would hide it for ever.
-            logger.exception("job %s is left to its lease", change.id)
+            logger.exception("job %s is left to its lease", job_id)
             self._lost([ending], lapses=True)
         else:
             (self._settled if moved else self._lost)([ending])

@@ -31,7 +31,7 @@ class Solo:
     def __init__(
         self,
         hand: Hand,
-        start: Callable[[Lease], None],
+        start: Callable[[Sequence[Lease]], None],
         hand_back: Callable[[Lease], None],
     ) -> None:
         self._hand = hand
@@ -58,8 +58,7 @@ class Solo:
             if lease.job.recoveries and on_last_chance(lease.job, lease.entrypoint)
         ]
         if not suspects:
-            for lease in leases:
-                self._start(lease)
+            self._start(leases)
             return
         others = [lease for lease in leases if lease not in suspects]
         self._crowded = bool(others or self._hand.running) and not self._patience_lost
@@ -84,8 +83,7 @@ class Solo:
         if stopping():
             return
         started = self.take_waiting()
-        for lease in started:
-            self._start(lease)
+        self._start(started)
         if self._crowded:
             idle = await self._hand.until(
                 lambda: not self._hand.running or stopping(), seconds=self._patience

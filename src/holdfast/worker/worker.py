@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from holdfast.ports import Store
     from holdfast.task import Entrypoint, Registry
+    from holdfast.worker.gate import Permit
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -182,7 +183,7 @@ class QueueManager:
 
     def _prepare(self, forks: Mapping[str, Store], wants: Sequence[Want]) -> None:
         self._hand = hand = Hand()
-        self._turns = Turns(Runners(partial(run, resources=self._resources), self._end).start)
+        self._turns = Turns(Runners(partial(run, self._resources), self._end).start)
         self._solo = Solo(hand, self._begin, self._hand_back)
         self._gate = gate = Gate(
             wants,
@@ -236,18 +237,16 @@ class QueueManager:
             leased = [job for job in jobs if job.claim_token]
             self._observers.notify(Claimed(self.id, leased, monotonic() - sent))
         leases = []
-        entrypoints = {name: self._registry.get(name) for name in {job.entrypoint for job in jobs}}
-        permits = {name: self._gate.permit(name) for name in entrypoints}
+        # Of one claim all jobs of an entrypoint have the same.
+        spans = {job.entrypoint: job.lease for job in jobs if job.lease is not None}
+        terms = {name: self._terms(name, span.total_seconds()) for name, span in spans.items()}
         for job in jobs:
             if job.claim_token is None:
                 logger.error("job %s has no attempts left and is held", job.id)
                 self._observers.notify(Retired(self.id, [job.id], RETIRE_UNCLAIMABLE.reason or ""))
                 continue
-            entrypoint = entrypoints[job.entrypoint]
-            assert entrypoint is not None  # noqa: S101 - only what is registered is claimed
-            seconds = job.lease.total_seconds() if job.lease else 0.0
+            entrypoint, permit, seconds = terms[job.entrypoint]
             held = Held(job.id, job.claim_token, job.queue)
-            permit = permits[job.entrypoint]
             leases.append(Lease(job, held, entrypoint, seconds, sent + seconds * TRUST, permit))
         self._hand.add(leases)
         if self._claimer.stopping:
@@ -255,9 +254,14 @@ class QueueManager:
         else:
             self._solo.admit(leases)
 
-    def _begin(self, lease: Lease) -> None:
-        self._hand.started()
-        self._turns.begin(lease)
+    def _terms(self, name: str, seconds: float) -> tuple[Entrypoint, Permit | None, float]:
+        entrypoint = self._registry.get(name)
+        assert entrypoint is not None  # noqa: S101 - only what is registered is claimed
+        return entrypoint, self._gate.permit(name), seconds
+
+    def _begin(self, leases: Sequence[Lease]) -> None:
+        self._hand.started(len(leases))
+        self._turns.begin(leases)
 
     def _end(self, lease: Lease, outcome: Outcome) -> None:
         self._settler.put(lease, outcome)

@@ -18,7 +18,7 @@ from holdfast.stores.postgres.counting import Counting
 from holdfast.stores.postgres.lanes import Lane, Lanes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from holdfast.settings import Names
     from holdfast.stores.postgres.runner import Runner
@@ -38,6 +38,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 L = TypeVar("L", Held, Change)
 _ID = attrgetter("id")
+HELD_ID = attrgetter("held.id")
 _TOKEN = attrgetter("token")
 _ENTRYPOINT = attrgetter("entrypoint")
 _PRIORITY = attrgetter("priority")
@@ -95,19 +96,19 @@ class PostgresLeases:
             owned.update(_moved(batch, moved))
         return owned
 
-    async def change(self, transition: Transition, changes: Sequence[Change]) -> set[Held]:
-        done: set[Held] = set()
-        for batch in without_twins(changes):
-            values = self._change_values(transition, batch)
+    async def change(self, transition: Transition, changes: Sequence[Change]) -> list[Held]:
+        done: list[Held] = []
+        for batch in without_twins(changes, HELD_ID):
+            held = [change.held for change in batch]
+            values = _owned(held) | self._change_values(transition, batch)
             [[moved]] = await self._runner.run(transition.name, **values)
-            done.update([change.held for change in _moved(batch, moved)])
+            done += _moved(held, moved)
         return done
 
     def _change_values(
         self, transition: Transition, changes: Sequence[Change]
     ) -> dict[str, object]:
         values: dict[str, object] = {
-            **_owned(changes),
             "reasons": rows.column([change.reason for change in changes]),
             "tracebacks": rows.column([rows.traceback(change.traceback) for change in changes]),
         }
@@ -255,7 +256,7 @@ class PostgresLeases:
         """Release what claims took whose replies never came."""
         tokens = list(self._doubtful)
         found = await self._runner.run("claimed_under", tokens=tokens)
-        changes = [Change(JobId(row[0]), row[1], reason=_LOST_REPLY) for row in found]
+        changes = [Change(Held(JobId(row[0]), row[1]), reason=_LOST_REPLY) for row in found]
         await self.change(TRANSITIONS[Verb.RELEASE], changes)
         await self.forget(tokens)
         del self._doubtful[: len(tokens)]
@@ -266,23 +267,23 @@ def _aging(job: Job, seconds: float) -> bool:
     return job.lease is not None and seconds > job.lease.total_seconds() / 5
 
 
-def without_twins(leases: Iterable[L]) -> list[list[L]]:
+def without_twins(leases: Iterable[L], id_of: Callable[[L], JobId] = _ID) -> list[list[L]]:
     """Batches sorted by id in which no id occurs twice, as the statements need them.
 
     A worker has two leases on one job only when it lost the first and claimed the job again.
     """
-    rest = sorted(leases, key=_ID)
+    rest = sorted(leases, key=id_of)
     batches: list[list[L]] = []
-    while len(set(map(_ID, rest))) < len(rest):
-        first = {lease.id: lease for lease in reversed(rest)}
-        batches.append([lease for lease in rest if first[lease.id] is lease])
-        rest = [lease for lease in rest if first[lease.id] is not lease]
+    while len(set(map(id_of, rest))) < len(rest):
+        first = {id_of(lease): lease for lease in reversed(rest)}
+        batches.append([lease for lease in rest if first[id_of(lease)] is lease])
+        rest = [lease for lease in rest if first[id_of(lease)] is not lease]
     if rest:
         batches.append(rest)
     return batches
 
 
-def _owned(batch: Sequence[Held | Change]) -> dict[str, object]:
+def _owned(batch: Sequence[Held]) -> dict[str, object]:
     """The leases of a batch: its ids, and for each the place of its token among the few claims."""
     places: dict[UUID, int] = {}
     owners: list[str] = []
@@ -297,7 +298,7 @@ def _owned(batch: Sequence[Held | Change]) -> dict[str, object]:
     }
 
 
-def _moved(batch: Sequence[L], ids: Sequence[int]) -> Sequence[L]:
+def _moved(batch: Sequence[Held], ids: Sequence[int]) -> Sequence[Held]:
     if len(ids) == len(batch):
         return batch
     found = set(ids)

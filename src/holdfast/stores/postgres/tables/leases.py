@@ -13,7 +13,7 @@ from holdfast.errors import PrivilegeMissing
 from holdfast.lifecycle import RETIRE_UNCLAIMABLE, TRANSITIONS, Transition, Verb
 from holdfast.models import Change, Held, Job, JobId, Recovery, TableDepth, Want, WorkerInfo
 from holdfast.stores.postgres.grants import Role
-from holdfast.stores.postgres.leases import without_twins
+from holdfast.stores.postgres.leases import HELD_ID, without_twins
 from holdfast.stores.postgres.tables.fit import Fit, fit
 from holdfast.stores.postgres.tables.render import render
 
@@ -80,20 +80,19 @@ class TableLeases:
             owned |= {lease for lease in batch if lease.id in moved}
         return owned
 
-    async def change(self, transition: Transition, changes: Sequence[Change]) -> set[Held]:
-        by_lease = {change.held: change for change in changes}
-        done: set[Held] = set()
-        for batch in without_twins(by_lease):
-            asked = [by_lease[lease] for lease in batch]
+    async def change(self, transition: Transition, changes: Sequence[Change]) -> list[Held]:
+        done: list[Held] = []
+        for batch in without_twins(changes, HELD_ID):
+            held = [change.held for change in batch]
             found = await self._run(
                 transition.name,
-                ids=[change.id for change in asked],
-                tokens=[change.token for change in asked],
-                delays=[change.delay for change in asked],
-                errors=[change.error for change in asked],
+                ids=[lease.id for lease in held],
+                tokens=[lease.token for lease in held],
+                delays=[change.delay for change in batch],
+                errors=[change.error for change in batch],
             )
             moved = {row[0] for row in found}
-            done |= {lease for lease in batch if lease.id in moved}
+            done += [lease for lease in held if lease.id in moved]
         return done
 
     async def forget(self, tokens: Sequence[UUID]) -> None:
