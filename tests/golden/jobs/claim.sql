@@ -57,6 +57,6 @@ leased as (
     from clock, (select array_agg(id) as ids from picked) taken
     where taken.ids is not null
 )
-select * from picked
+select id, entrypoint, payload, priority, date_part('epoch', execute_after), attempts, recoveries, max_attempts, max_recoveries, dedupe_key, headers, date_part('epoch', created), date_part('epoch', updated), last_error, date_part('epoch', last_error_at), date_part('epoch', held_at) from picked
 union all
-select * from retired
+select id, entrypoint, payload, priority, date_part('epoch', execute_after), attempts, recoveries, max_attempts, max_recoveries, dedupe_key, headers, date_part('epoch', created), date_part('epoch', updated), last_error, date_part('epoch', last_error_at), date_part('epoch', held_at) from retired

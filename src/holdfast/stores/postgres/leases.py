@@ -244,7 +244,8 @@ class PostgresLeases:
         self._doubtful.append(token)
         found = await runner.run(Verb.CLAIM, **values)
         terms = {lane.want.entrypoint: lane.want.lease for lane, _ in hand}
-        jobs = [rows.claimed(row, token, worker, terms) for row in found]
+        instants = rows.Instants()
+        jobs = [rows.claimed(row, token, worker, terms, instants) for row in found]
         jobs.sort(key=_IN_LANE)
         last = {job.entrypoint: job for job in jobs}
         taken = Counter(map(_ENTRYPOINT, jobs))

@@ -23,6 +23,7 @@ from holdfast.lifecycle import (
 from holdfast.stores.postgres.binding import (
     BREAKER_COLUMNS,
     CLAIMED_COLUMNS,
+    CLAIMED_VALUES,
     HIDDEN_COLUMNS,
     JOB_COLUMNS,
     LOG_COLUMNS,
@@ -183,6 +184,7 @@ class Statements:
             "columns": ", ".join(f"j.{column}" for column in JOB_COLUMNS),
             "seen": ", ".join(f"j.{column}" for column in JOB_COLUMNS),
             "claimed_columns": ", ".join(f"j.{column}" for column in CLAIMED_COLUMNS),
+            "claimed_values": ", ".join(CLAIMED_VALUES),
             "ids": IDS,
             "place": _PLACE,
             "log_columns": ", ".join(f"l.{column}" for column in LOG_COLUMNS),

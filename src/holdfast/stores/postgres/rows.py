@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.lifecycle import RETIRE_UNCLAIMABLE, TRANSITIONS, Status, Verb
@@ -12,7 +13,6 @@ from holdfast.models import Job, LogEntry, Schedule, TracebackRecord
 from holdfast.stores.postgres.binding import JOB_COLUMNS, LOG_COLUMNS
 
 if TYPE_CHECKING:
-    from datetime import timedelta
     from uuid import UUID
 
 Row = Sequence[Any]
@@ -38,7 +38,18 @@ def job(row: Row) -> Job:
     return Job(*values)
 
 
-def claimed(row: Row, token: UUID, worker: str, leases: Mapping[str, timedelta]) -> Job:
+class Instants(dict[float | None, datetime | None]):
+    """Seconds since 1970 -> the instant, the same object for the same. To the microsecond, up to
+    the year 2100; nothing later can be due."""
+
+    def __missing__(self, seconds: float | None) -> datetime | None:
+        self[seconds] = instant = None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+        return instant
+
+
+def claimed(
+    row: Row, token: UUID, worker: str, leases: Mapping[str, timedelta], instants: Instants
+) -> Job:
     """A row that a claim gave back: leased, unless it had no attempts left and is held now."""
     (
         job_id, entrypoint, payload, priority, execute_after, attempts, recoveries, max_attempts,
@@ -46,12 +57,14 @@ def claimed(row: Row, token: UUID, worker: str, leases: Mapping[str, timedelta])
     ) = row  # fmt: skip
     about = None if words is None else json.loads(words)
     leased = held_at is None
+    now = instants[updated]
     values = (
-        job_id, entrypoint, payload, priority, _PICKED if leased else _HELD, execute_after,
-        attempts, recoveries, max_attempts, max_recoveries, dedupe_key, about, created, updated,
-        updated if leased else None, token if leased else None, worker if leased else None,
-        updated if leased else None, leases[entrypoint] if leased else None,
-        error, error_at, held_at, None,
+        job_id, entrypoint, payload, priority, _PICKED if leased else _HELD,
+        instants[execute_after], attempts, recoveries, max_attempts, max_recoveries, dedupe_key,
+        about, instants[created], now, now if leased else None, token if leased else None,
+        worker if leased else None, now if leased else None,
+        leases[entrypoint] if leased else None,
+        error, instants[error_at], instants[held_at], None,
     )  # fmt: skip
     return Job._make(values)
 

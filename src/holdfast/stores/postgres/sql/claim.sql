@@ -63,6 +63,6 @@ leased as (
     from clock, (select array_agg(id) as ids from picked) taken
     where taken.ids is not null
 )
-select * from picked
+select {claimed_values} from picked
 union all
-select * from retired
+select {claimed_values} from retired
