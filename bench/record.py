@@ -77,6 +77,14 @@ class Record:
                 rounds[measure, one.subject].append(value)
         return results.summarise(rounds)
 
+    def rounds(self, measure: str, subject: str) -> dict[int, float]:
+        """A measure by round."""
+        return {
+            one.turn: one.values[measure]
+            for one in self.taken
+            if one.subject == subject and measure in one.values
+        }
+
     def notes(self, name: str, family: str) -> Iterator[tuple[str, Any]]:
         """What was noted under that name, with the subject."""
         for one in self.taken:

@@ -271,6 +271,19 @@ def test_the_best_peer_in_latency_is_the_one_that_waits_least() -> None:
     assert not judged.reached
 
 
+def test_subjects_are_compared_round_by_round() -> None:
+    found = Record()
+    # The machine was twice as fast in one round, and of another a subject has nothing.
+    for turn, speed in enumerate([10.0, 10.0, 20.0, 10.0]):
+        found.add(Taken("drain_1", turn, "holdfast", 1.0, {"drain_1": speed * 3}))
+        if turn:
+            found.add(Taken("drain_1", turn, "graphile-worker", 1.0, {"drain_1": speed}))
+
+    [judged] = goals.judge(found)
+
+    assert judged.value == 3.0
+
+
 def test_what_a_step_found_both_ways_is_compared_step_by_step() -> None:
     found = Record()
     # The machine was twice as slow in the second round, and a peer has nothing to compare with.
