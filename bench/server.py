@@ -58,6 +58,11 @@ class Server:
         """Statistics, hint bits and files as of a table that was filled a while ago."""
         with psycopg.connect(self.dsn(database), autocommit=True) as connection:
             connection.execute("vacuum analyze")
+        self.write_back()
+
+    def write_back(self) -> None:
+        """What was written so far burdens nobody who comes later."""
+        with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
             connection.execute("checkpoint")
 
     def create(self, name: str, *, template: str = "template1", large: bool = False) -> None:

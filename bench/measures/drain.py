@@ -113,6 +113,8 @@ def _drain_fresh(stage: Stage, subject: Contestant, database: str) -> float:
     sizes = stage.sizes_of(subject)
     with stage.start(subject.owner, database) as producer:
         filled(producer, sizes.drain, sizes.fill_seconds)
+    # A copy of a large database leaves more to be written than one of a small one.
+    stage.server.write_back()
     return drain(stage, subject, database, sizes.drain, sizes.drain_seconds).rate
 
 
