@@ -52,7 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tempfile.TemporaryDirectory(prefix="holdfast-bench-logs-") as logs,
             Server(options.pg or find_binaries(), Path(options.data)) as server,
         ):
+            before = found.facts.get("versions", {})
             found.facts |= facts.gather(server, installed) | profile
+            # A run that is continued with some subjects has figures of the others as well.
+            found.facts["versions"] = before | found.facts["versions"]
             facts.add_source(found.facts)
             stage = Stage(server, plan.sizes, installed, Path(logs))
             Run(plan, stage, found, target, console, repeats=not options.quick).go()
