@@ -194,13 +194,25 @@ async def test_a_claim_is_a_span_that_says_how_many_jobs_it_found() -> None:
     assert len(rig.spans("queue.process")) == MANY + 2
 
 
-async def test_the_sampler_is_not_asked_about_the_jobs_of_a_claim_that_it_does_not_want() -> None:
+async def test_the_sampler_is_asked_once_about_the_jobs_of_a_claim_that_it_does_not_want() -> None:
     rig = Rig(ALWAYS_OFF)
     await rig.add(MANY, "text")
 
     await rig.drain()
 
-    assert rig.sampler.names == ["queue.claim"]
+    assert rig.sampler.names == ["queue.claim", "queue.process"]
+
+
+async def test_the_jobs_of_the_next_claim_are_asked_about_again() -> None:
+    rig = Rig(ALWAYS_OFF)
+    for _ in range(2):
+        await rig.add(MANY)
+        await rig.drain()
+
+    assert rig.sampler.names.count("queue.process") == 2
+    traces = [context.trace_id for context in rig.contexts]
+    assert len(set(traces[:MANY])) == len(set(traces[MANY:])) == 1
+    assert traces[0] != traces[MANY]
 
 
 async def test_the_sampler_is_asked_once_about_the_jobs_of_a_trace_that_it_does_not_want() -> None:

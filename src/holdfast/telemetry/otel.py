@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 SCOPE = "holdfast"
 _BREAKER_STATES = {"closed": 0, "half_open": 1, "open": 2}
-TIMED = 16
+TIMED = 8
 _REMEMBERED = 1000
 """Claims whose jobs may still be to be started."""
 
@@ -81,25 +81,17 @@ def _exporter(signal: str, environment: Mapping[str, str]) -> Any:
     return found[0].load()()
 
 
-class _Place(NamedTuple):
-    """A span, and the context in which it is the current one."""
+class _Refused(NamedTuple):
+    """A job that the sampler did not want: nor will it want those with the same parent."""
 
-    span: Span
+    claim_token: UUID | None
+    headers: Mapping[str, Any] | None
     context: contexts.Context
+    """The one that its handler ran in."""
 
 
-@dataclass(slots=True)
-class _Claim:
-    """Jobs of one queue that were claimed together."""
-
-    span: Span
-    """The parent of those without a trace of their own."""
-    refused: tuple[Mapping[str, Any] | None, _Place] | None = None
-    """The place of jobs with these headers, where the sampler did not want one of them."""
-
-
-_Claims = dict[tuple[str, "UUID | None"], _Claim]
-"""By queue and token."""
+_Claims = dict[tuple[str, "UUID | None"], Span]
+"""By queue and token: the parent of jobs without a trace of their own."""
 
 
 class OpenTelemetry:
@@ -191,10 +183,8 @@ class OpenTelemetry:
             attributes=attributes,
             start_time=time.time_ns() - int(seconds * 1e9),
         )
-        claim = self._claims[key] = _Claim(span)
-        if not span.is_recording():
-            claim.refused = None, _Place(span, trace.set_span_in_context(span, contexts.Context()))
         span.end()
+        self._claims[key] = span
         if len(self._claims) > _REMEMBERED:
             del self._claims[next(iter(self._claims))]
 
@@ -283,11 +273,30 @@ class _TracedExecutor:
     claims: _Claims
     worker: str
     capacity: int
-    latest: tuple[UUID | None, _Claim | None] = (None, None)
-    """The claim of the last job: the next is most often of the same, and tokens hash slowly."""
+    refused: _Refused | None = None
+    """The last one: what comes next is most often of the same claim."""
 
     async def execute(self, job: Job, context: Context) -> None:
-        span, current = self._place(job)
+        refused = self.refused
+        if (
+            refused is not None
+            and refused.claim_token is job.claim_token
+            and refused.headers == job.headers
+        ):
+            token = contexts.attach(refused.context)
+            try:
+                await self.inner.execute(job, context)
+            finally:
+                contexts.detach(token)
+        else:
+            await self._execute_in_span(job, context)
+
+    async def _execute_in_span(self, job: Job, context: Context) -> None:
+        parent = self._parent(job)
+        span = self._start(job, parent)
+        current = trace.set_span_in_context(span, parent)
+        if not span.is_recording():
+            self.refused = _Refused(job.claim_token, job.headers, current)
         token = contexts.attach(current)
         try:
             await self.inner.execute(job, context)
@@ -300,25 +309,14 @@ class _TracedExecutor:
             contexts.detach(token)
             span.end()
 
-    def _place(self, job: Job) -> _Place:
-        claim = self._claim(job)
-        if claim is not None and claim.refused is not None and claim.refused[0] == job.headers:
-            return claim.refused[1]
+    def _parent(self, job: Job) -> contexts.Context:
         parent = contexts.Context()
         if job.headers:
             parent = propagate.extract(_texts(job.headers), parent)
-        if claim is not None and not trace.get_current_span(parent).get_span_context().is_valid:
-            parent = trace.set_span_in_context(claim.span, parent)
-        span = self._start(job, parent)
-        place = _Place(span, trace.set_span_in_context(span, parent))
-        if claim is not None and not span.is_recording():
-            claim.refused = job.headers, place
-        return place
-
-    def _claim(self, job: Job) -> _Claim | None:
-        if self.latest[0] is not job.claim_token:
-            self.latest = job.claim_token, self.claims.get((job.entrypoint, job.claim_token))
-        return self.latest[1]
+        if trace.get_current_span(parent).get_span_context().is_valid:
+            return parent
+        claim = self.claims.get((job.entrypoint, job.claim_token))
+        return parent if claim is None else trace.set_span_in_context(claim, parent)
 
     def _start(self, job: Job, parent: contexts.Context) -> Span:
         return self.tracer.start_span(
