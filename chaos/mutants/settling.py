@@ -49,11 +49,11 @@ def _torn(first_delete: bool) -> None:
 
     async def change(
         self: PostgresLeases, transition: Transition, changes: Sequence[Change]
-    ) -> set[Held]:
+    ) -> list[Held]:
         if transition.verb is not Verb.COMPLETE:
             return await original(self, transition, changes)
         fetch = self._runner.driver.fetch
-        mine = [[change.id for change in changes], [change.token for change in changes]]
+        mine = [[change.held.id for change in changes], [change.held.token for change in changes]]
         if not first_delete:
             await fetch(_LOG_FIRST, mine)
         gone = await fetch(_DELETE, mine)
@@ -61,7 +61,7 @@ def _torn(first_delete: bool) -> None:
             for row in gone:
                 await fetch(_LOG, list(row))
         moved = {row[0] for row in gone}
-        return {change.held for change in changes if change.id in moved}
+        return [change.held for change in changes if change.held.id in moved]
 
     patch(PostgresLeases, "change", change)
 
@@ -113,7 +113,7 @@ def refused_outcome_blocks() -> None:
 def only_exceptions_are_caught() -> None:
     """SystemExit and other non-Exceptions of a handler end the worker."""
 
-    async def careless(lease: Lease, resources: Mapping[Any, Any]) -> Outcome:
+    async def careless(resources: Mapping[Any, Any], lease: Lease) -> Outcome:
         escaped: list[BaseException] = []
         execute = lease.entrypoint.executor.execute
 
@@ -130,7 +130,7 @@ def only_exceptions_are_caught() -> None:
 
         patch(lease.entrypoint.executor, "execute", watched)
         try:
-            outcome = await run_lease(lease, resources)
+            outcome = await run_lease(resources, lease)
         finally:
             patch(lease.entrypoint.executor, "execute", execute)
         if escaped:
@@ -156,12 +156,7 @@ def no_deadline() -> None:
 @mutant("release-not-written", "handed back")
 def release_not_written() -> None:
     """A worker that ends keeps what it could not finish."""
-    original = settle.change_of
-
-    def change_of(lease: Lease, outcome: Outcome) -> tuple[Transition, Change] | None:
-        return None if isinstance(outcome, Released) else original(lease, outcome)
-
-    patch(settle, "change_of", change_of)
+    del settle._ASKED_BY[Released]
 
 
 @mutant("drain-has-no-end", "handed back")

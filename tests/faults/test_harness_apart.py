@@ -39,3 +39,24 @@ def test_elsewhere_the_command_says_where_the_harness_is(tmp_path: Path) -> None
     assert done.returncode == 2
     assert done.stderr.startswith(f"holdfast: no fault harness in {tmp_path}: ")
     assert "checkout of the sources" in done.stderr
+
+
+PLANTING = """
+import os
+from chaos.mutants import MUTANTS, plant
+
+assert MUTANTS
+for name in MUTANTS:
+    if (child := os.fork()) == 0:
+        plant(name, 1.0)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        print(name)
+"""
+
+
+def test_every_planted_bug_still_fits_the_code() -> None:
+    command = [sys.executable, "-c", PLANTING]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr

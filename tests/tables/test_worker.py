@@ -164,7 +164,7 @@ class TestSeveralTables:
             await witness.execute("alter table outbox add constraint no check (not done)")
             go.set()
             await watch.until(lambda: len(watch.settled) + len(watch.lost) == 15)
-        settled = [event.job.entrypoint for event in watch.settled]
+        settled = [job.entrypoint for job, _, _ in watch.settled]
         assert sorted(settled) == ["chores"] * 5 + ["email_snoozes"] * 5
         assert {event.job.entrypoint for event in watch.lost} == {"outbox"}
 

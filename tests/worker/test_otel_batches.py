@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.sampling import (
 from opentelemetry.trace import SpanKind
 
 from holdfast import Context, Holdfast, InvalidInput, Job
-from holdfast.events import Run, Settled
+from holdfast.events import Settled
 from holdfast.models import Cancellation, Failed, Released, Succeeded
 from holdfast.telemetry.otel import TIMED, OpenTelemetry
 from tests.worker.rig import ends
@@ -141,7 +141,7 @@ async def test_outcomes_that_were_written_together_are_counted_apart() -> None:
     )
 
     rig.telemetry.notify(
-        Settled("w", [Run(job, outcome, 0.1) for job, outcome in zip(jobs, outcomes, strict=True)])
+        Settled("w", [(job, outcome, 0.1) for job, outcome in zip(jobs, outcomes, strict=True)])
     )
 
     assert rig.values("queue.processed") == {of(queue="mail"): 2}

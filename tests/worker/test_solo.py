@@ -71,7 +71,7 @@ async def test_a_suspect_waits_for_the_others_of_its_worker(pg_hf: Holdfast, wit
     await pg_hf.queries.enqueue(["suspect", "long", "innocent", "suspect"])
     await suspects.accuse()
     async with working(pg_hf, heartbeat_timeout=HOUR, dequeue_timeout=HOUR):
-        await watch.until(lambda: any(s.job.entrypoint == "innocent" for s in watch.settled))
+        await watch.until(lambda: any(job.entrypoint == "innocent" for job, _, _ in watch.settled))
         assert suspects.running.total == 0
         suspects.release.set()
         await watch.until(lambda: suspects.running.total == 2 and suspects.running.now == 0)
@@ -86,7 +86,7 @@ async def test_a_suspect_does_not_wait_for_long_jobs_longer_than_a_lease(
     await pg_hf.queries.enqueue(["long", "suspect"])
     await suspects.accuse()
     async with working(pg_hf, heartbeat_timeout=SECOND):
-        await watch.until(lambda: any(s.seconds for s in watch.settled))
+        await watch.until(lambda: any(seconds for _, _, seconds in watch.settled))
         suspects.release.set()
 
     assert suspects.beside == [1]

@@ -191,15 +191,15 @@ class OpenTelemetry:
     def _settle(self, runs: Sequence[Run]) -> None:
         by_queue: dict[str, list[Run]] = defaultdict(list)
         for run in runs:
-            by_queue[run.job.entrypoint].append(run)
+            by_queue[run[0].entrypoint].append(run)
         for queue, some in by_queue.items():
-            others = [run.outcome for run in some if type(run.outcome) is not Succeeded]
+            others = [outcome for _, outcome, _ in some if type(outcome) is not Succeeded]
             if len(others) < len(some):
                 self._processed.add(len(some) - len(others), {"queue": queue})
             for (counter, error), count in Counter(map(self._counter, others)).items():
                 counter.add(count, {"queue": queue, "error": error} if error else {"queue": queue})
-            for run in self._spread(some):
-                self._duration.record(run.seconds * 1000, {"queue": queue})
+            for _, _, seconds in self._spread(some):
+                self._duration.record(seconds * 1000, {"queue": queue})
 
     def _counter(self, outcome: Outcome) -> tuple[metrics.Counter, str | None]:
         """Where an outcome is counted, and because of which exception."""

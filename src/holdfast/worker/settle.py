@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from holdfast.clock import monotonic
 from holdfast.errors import ConnectionFailed, ConnectionLost, DatabaseError
-from holdfast.events import Lost, Observers, Retired, Run, Settled
+from holdfast.events import Lost, Observers, Retired, Settled
 from holdfast.lifecycle import RETIRE_LAST_RETRY, TRANSITIONS, Transition, Verb
 from holdfast.models import (
     Abandoned,
@@ -203,7 +203,7 @@ class Settler:
             if isinstance(outcome, Retried):
                 self._on_put_off(outcome.delay)
         if endings and self._observers:
-            runs = [Run(lease.job, outcome, lease.seconds_run) for lease, outcome in endings]
+            runs = [(lease.job, outcome, lease.seconds_run) for lease, outcome in endings]
             self._observers.notify(Settled(self._worker, runs))
 
     def _retired(self, leases: Collection[Held]) -> None:
