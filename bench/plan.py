@@ -69,8 +69,8 @@ def _drain_1(sizes: Sizes, pace: Pace) -> float:
 
 
 def _fill_clutter(sizes: Sizes, pace: Pace) -> float:
-    enqueued = (2 * sizes.lying + sizes.drain) / pace.bulk
-    return 2 * _AROUND + enqueued + sizes.lying / pace.fail
+    enqueued = (2 * sizes.lying + 2 * sizes.drain) / pace.bulk
+    return 3 * _AROUND + enqueued + sizes.lying / pace.fail + sizes.drain / pace.drain
 
 
 def _fill_many(sizes: Sizes, pace: Pace) -> float:

@@ -83,7 +83,9 @@ def clutter(stage: Stage, subject: Contestant) -> dict[str, float]:
     """Beside deferred jobs and jobs that failed for good and were kept.
 
     What is drained is enqueued when the database has been copied: the copy of a large one leaves
-    the server with other caches than that of a small one.
+    the server with other caches than that of a small one. Others have run since those failed: the
+    first to come fill the gaps that tracebacks left in the pages of the log, each of which is then
+    written once more, and that is not about what lies in the table.
     """
     sizes = stage.sizes_of(subject)
 
@@ -101,6 +103,9 @@ def clutter(stage: Stage, subject: Contestant) -> dict[str, float]:
                 what=f"{subject.name}: {sizes.lying:,} failures",
             )
             await_empty()
+        if subject.name == "holdfast":
+            stage.server.tidy(database)
+            _drain_fresh(stage, subject, database)
 
     if subject.name == "holdfast":
         with stage.database(subject) as database:
