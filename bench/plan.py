@@ -228,9 +228,10 @@ class Plan:
     """Keys of steps that an earlier run has taken."""
 
     def steps(self) -> list[Step]:
-        return [step for step in self._all() if step.key not in self.done]
+        return [step for step in self.all() if step.key not in self.done]
 
-    def _all(self) -> Iterator[Step]:
+    def all(self) -> Iterator[Step]:
+        """With those that an earlier run has taken."""
         for group in GROUPS:
             for turn in range(max(self._rounds(family) for family in group)):
                 for family in group:

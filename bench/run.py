@@ -44,9 +44,8 @@ class Run:
     def go(self) -> None:
         """Until all is taken; stopped by hand, it leaves what there is."""
         try:
-            steps = self.plan.steps()
-            self._steps(steps)
-            self._repeat(steps)
+            self._steps(self.plan.steps())
+            self._repeat()
         except KeyboardInterrupt:
             self.record.facts["failures"]["the run"] = "stopped by hand; go on with --resume"
         finally:
@@ -73,9 +72,11 @@ class Run:
             if key := unneeded(step, steps[place + 1 :]):
                 self.stage.forget(key)
 
-    def _repeat(self, steps: Sequence[Step]) -> None:
-        """Once more what the machine's host disturbed, but for what takes minutes."""
+    def _repeat(self) -> None:
+        """Once more what the machine's host disturbed, in this run or in the one that it goes on
+        with, but for what takes minutes."""
         disturbed = self.record.disturbed()
+        steps = self.plan.all()
         again = [step for step in steps if step.key in disturbed and step.family not in LASTING]
         if again and self.repeats:
             seconds = sum(self.plan.seconds(again))
