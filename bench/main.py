@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = _plan(options, installed, found)
     _tell_plan(plan, target)
     # What is only published again keeps the facts of its run.
-    if plan.steps():
+    if plan.steps() or (found.disturbed() and not options.publish):
         with (
             tempfile.TemporaryDirectory(prefix="holdfast-bench-logs-") as logs,
             Server(options.pg or find_binaries(), Path(options.data)) as server,
