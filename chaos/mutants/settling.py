@@ -147,7 +147,7 @@ def no_deadline() -> None:
     async def patient(
         self: driver.AsyncpgSession, sql: str, args: Sequence[object], timeout: float
     ) -> Any:
-        with self._translated(timeout):
+        async with driver._Bounded(self, 3600.0):
             return await self._connection.fetch(sql, *args)
 
     patch(driver.AsyncpgSession, "fetch", patient)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from enum import StrEnum
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.clock import monotonic
 from holdfast.errors import DatabaseError, PrivilegeMissing, SchemaMissing
 from holdfast.worker.backoff import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from datetime import timedelta
 
     from holdfast.models import Job, Want
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.worker.rest import Rest
     from holdfast.worker.solo import Solo
 
+T = TypeVar("T")
 _RECOVERIES = attrgetter("recoveries")
 _FOREVER = 3600.0
 _DEAF_POLL = 1.0
@@ -125,8 +125,7 @@ class Claimer:
         self._hinted = self._hand.freed_limit = False
         sent = monotonic()
         try:
-            async with self._asking():
-                jobs = await self._gate.claim(free, partial(self._take, sweep))
+            jobs = await self._ask(self._gate.claim(free, partial(self._take, sweep)))
         except TimeoutError:
             # Stopped, and the database is silent: a lease that it may have given lapses.
             return None
@@ -209,18 +208,16 @@ class Claimer:
         if not self._gate.wants:
             return None
         try:
-            async with self._asking():
-                return await self._leases.next_due(self._gate.wants)
+            return await self._ask(self._leases.next_due(self._gate.wants))
         except (DatabaseError, TimeoutError):
             # The next claim will tell, and knows how long to wait.
             return None
 
-    @asynccontextmanager
-    async def _asking(self) -> AsyncIterator[None]:
-        """A question to the database, for whose answer a stop does not wait long."""
+    async def _ask(self, question: Awaitable[T]) -> T:
+        """Put a question to the database, for whose answer a stop does not wait long."""
         async with asyncio.timeout(_LAST_WORD if self.stopping else None) as self._question:
             try:
-                yield
+                return await question
             finally:
                 self._question = None
 

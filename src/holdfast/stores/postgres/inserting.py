@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
+import os
 import time
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -114,11 +114,9 @@ class Inserter:
 
 
 def new_key() -> UUID:
-    """A UUID of version 7: keys made one after the other lie side by side in the index."""
-    milliseconds = time.time_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF
-    chance = secrets.randbits(74)
-    high = milliseconds << 16 | 0x7000 | chance >> 62
-    return UUID(int=high << 64 | 0x2 << 62 | chance & 0x3FFF_FFFF_FFFF_FFFF)
+    """Time first, as in a UUID of version 7: keys made one after the other lie side by side in the
+    index. The rest is chance."""
+    return UUID(bytes=(time.time_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10))
 
 
 def columns(jobs: Sequence[NewJob]) -> dict[str, object]:

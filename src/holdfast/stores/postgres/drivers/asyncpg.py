@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -29,7 +29,8 @@ from holdfast.stores.postgres.drivers.sockets import keep_alive
 from holdfast.stores.postgres.drivers.turns import AsyncTurns
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from types import TracebackType
 
     from holdfast.stores.postgres.drivers.base import Session
 
@@ -170,15 +171,13 @@ class AsyncpgSession:
         await asyncio.sleep(seconds)
 
     async def fetch(self, sql: str, args: Sequence[object], timeout: float) -> Sequence[Row]:
-        with self._translated(timeout):
-            async with asyncio.timeout(timeout):
-                rows: Sequence[Row] = await self._connection.fetch(sql, *args, timeout=timeout)
+        async with _Bounded(self, timeout):
+            rows: Sequence[Row] = await self._connection.fetch(sql, *args)
         return rows
 
     async def script(self, sql: str, timeout: float) -> None:
-        with self._translated(timeout):
-            async with asyncio.timeout(timeout):
-                await self._connection.execute(sql, timeout=timeout)
+        async with _Bounded(self, timeout):
+            await self._connection.execute(sql)
 
     async def command(self, sql: str, timeout: float) -> None:
         await self.script(sql, timeout)
@@ -186,18 +185,16 @@ class AsyncpgSession:
     async def pooled(self, timeout: float) -> bool:
         # By the simple protocol, which prepares nothing and here returns no rows but their number.
         question = f"select where pg_backend_pid() = {self.pid}"
-        with self._translated(timeout):
-            async with asyncio.timeout(timeout):
-                answer: str = await self._connection.execute(question, timeout=timeout)
+        async with _Bounded(self, timeout):
+            answer: str = await self._connection.execute(question)
         return answer == "SELECT 0"
 
     async def subscribe(self, channel: str, on_notify: OnNotify, timeout: float) -> None:
         def hear(_connection: Any, _pid: int, _channel: str, payload: str) -> None:
             on_notify(payload)
 
-        with self._translated(timeout):
-            async with asyncio.timeout(timeout):
-                await self._connection.add_listener(channel, hear)
+        async with _Bounded(self, timeout):
+            await self._connection.add_listener(channel, hear)
             self._connection.add_termination_listener(self._on_gone)
         self._listeners[channel, on_notify] = hear
 
@@ -205,11 +202,10 @@ class AsyncpgSession:
         hear = self._listeners.pop((channel, on_notify), None)
         if hear is None or self.closed:
             return
-        with self._translated(GRACE):
+        async with _Bounded(self, GRACE):
             if not self._listeners:
                 self._connection.remove_termination_listener(self._on_gone)
-            async with asyncio.timeout(GRACE):
-                await self._connection.remove_listener(channel, hear)
+            await self._connection.remove_listener(channel, hear)
 
     def _on_gone(self, _connection: Any) -> None:
         self._gone.set()
@@ -236,17 +232,7 @@ class AsyncpgSession:
         except _ERRORS:
             self.drop()
 
-    @contextmanager
-    def _translated(self, timeout: float) -> Iterator[None]:
-        try:
-            yield
-        except TimeoutError:
-            self.drop()
-            raise overdue(timeout) from None
-        except _ERRORS as error:
-            raise self._translate(error) from None
-
-    def _translate(self, error: Exception) -> HoldfastError:
+    def translate(self, error: Exception) -> HoldfastError:
         if isinstance(error, asyncpg.PostgresError):
             return failure(
                 error.sqlstate,
@@ -260,6 +246,39 @@ class AsyncpgSession:
         # A protocol that lost its way answers the next statement with the last one's rows.
         self.drop()
         return lost(_words(error))
+
+
+class _Bounded:
+    """A call of the library: over in time, and its errors translated.
+
+    asyncpg's own timeout leaves out the wait for a statement that it cancelled.
+    """
+
+    __slots__ = ("_seconds", "_session", "_timeout")
+
+    def __init__(self, session: AsyncpgSession, seconds: float) -> None:
+        self._session = session
+        self._seconds = seconds
+        self._timeout = asyncio.timeout(seconds)
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self._timeout.__aexit__(kind, error, traceback)
+        except TimeoutError as late:
+            error = late
+        if isinstance(error, TimeoutError):
+            self._session.drop()
+            raise overdue(self._seconds) from None
+        if isinstance(error, _ERRORS):
+            raise self._session.translate(error) from None
 
 
 def _sqlstate(error: Exception) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import abstractmethod
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Self
 
 from holdfast.clock import monotonic
@@ -25,7 +24,7 @@ from holdfast.stores.postgres.drivers.pooling import DEAF_SECONDS, TELL, Pooling
 from holdfast.stores.postgres.drivers.turns import AsyncTurns, stuck
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from holdfast.stores.postgres.drivers.base import OnNotify, Row, Session
 
@@ -97,22 +96,29 @@ class DsnDriver(LendingDriver):
             _log.warning("%s: %s; connecting again", self._target, error)
         return await super().fetch(sql, args, timeout=timeout)
 
-    @asynccontextmanager
-    async def _lend(self, seconds: float) -> AsyncIterator[Loan]:
-        async with self._turns.taken(seconds) as deadline:
+    def _lend(self, seconds: float) -> _Lending:
+        return _Lending(self, seconds)
+
+    async def _borrow(self, seconds: float) -> Loan:
+        deadline = await self._turns.take(seconds)
+        try:
             # Those that have waited for a silent server do not wait for it again one by one.
             until = deadline + max(0.0, self._connect_timeout - seconds)
             session = await self._current(until, seconds)
-            try:
-                # A server that was slow to let us in is no reason to hurry it now.
-                yield Loan(session, max(deadline, monotonic() + seconds / 3))
-            except DatabaseError as error:
-                if error.sqlstate in UNPREPARED:
-                    self._pooling.notice(self._target)
-                    session.drop()
-                elif isinstance(error, (ConnectionFailed, ConnectionLost)):
-                    session.drop()
-                raise
+        except BaseException as error:
+            self._turns.leave(error)
+            raise
+        # A server that was slow to let us in is no reason to hurry it now.
+        return Loan(session, max(deadline, monotonic() + seconds / 3))
+
+    def _give_back(self, session: Session, error: BaseException | None) -> None:
+        if isinstance(error, DatabaseError):
+            if error.sqlstate in UNPREPARED:
+                self._pooling.notice(self._target)
+                session.drop()
+            elif isinstance(error, (ConnectionFailed, ConnectionLost)):
+                session.drop()
+        self._turns.leave(error)
 
     async def _current(self, until: float, seconds: float) -> Session:
         if self._closed:
@@ -178,3 +184,22 @@ class DsnDriver(LendingDriver):
         self._closed = True
         if self._session is not None:
             await self._session.close()
+
+
+class _Lending:
+    """A class and not a generator, as a turn is: every statement passes through it."""
+
+    __slots__ = ("_driver", "_loan", "_seconds")
+
+    def __init__(self, driver: DsnDriver, seconds: float) -> None:
+        self._driver = driver
+        self._seconds = seconds
+
+    async def __aenter__(self) -> Loan:
+        self._loan = await self._driver._borrow(self._seconds)
+        return self._loan
+
+    async def __aexit__(
+        self, _kind: object, error: BaseException | None, _traceback: object
+    ) -> None:
+        self._driver._give_back(self._loan.session, error)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
+_NO_ANSWER = (ConnectionFailed, ConnectionLost, asyncio.CancelledError)
+
 
 class Turns(Protocol):
     """Of those who share a connection."""
@@ -43,24 +45,23 @@ class AsyncTurns:
         self._waiting = 0
         self._answered = -math.inf
 
-    @asynccontextmanager
-    async def taken(self, seconds: float) -> AsyncIterator[float]:
+    def taken(self, seconds: float) -> _Turn:
+        return _Turn(self, seconds)
+
+    async def take(self, seconds: float) -> float:
+        """Wait for one's turn; the instant by which it should be over."""
         began = monotonic()
         if self._waiting or self._lock.locked():
             await self._wait(began, seconds)
         else:
             await self._lock.acquire()
-        try:
-            yield max(began, self._answered) + seconds
-        except (ConnectionFailed, ConnectionLost, asyncio.CancelledError):
-            raise
-        except BaseException:
+        return max(began, self._answered) + seconds
+
+    def leave(self, error: BaseException | None) -> None:
+        """One's turn is over; every end but these is an answer."""
+        if not isinstance(error, _NO_ANSWER):
             self._answered = monotonic()
-            raise
-        else:
-            self._answered = monotonic()
-        finally:
-            self._lock.release()
+        self._lock.release()
 
     async def _wait(self, began: float, seconds: float) -> None:
         self._waiting += 1
@@ -77,6 +78,24 @@ class AsyncTurns:
                 return
         finally:
             self._waiting -= 1
+
+
+class _Turn:
+    """A class: of a generator an idle process takes five times as long to find its way into."""
+
+    __slots__ = ("_seconds", "_turns")
+
+    def __init__(self, turns: AsyncTurns, seconds: float) -> None:
+        self._turns = turns
+        self._seconds = seconds
+
+    async def __aenter__(self) -> float:
+        return await self._turns.take(self._seconds)
+
+    async def __aexit__(
+        self, _kind: object, error: BaseException | None, _traceback: object
+    ) -> None:
+        self._turns.leave(error)
 
 
 class ThreadTurns:
