@@ -110,6 +110,7 @@ SHORT = (
         enqueue.bulk,
         ("enqueue_bulk",),
         lambda sizes, pace: _timed(sizes, sizes.bulk, pace.bulk),
+        rounds=_OFTEN,
     ),
     Family(
         enqueue.concurrent,
@@ -120,6 +121,7 @@ SHORT = (
         enqueue.producers,
         ("enqueue_producers",),
         lambda sizes, _: _PRODUCERS_AROUND + sizes.enqueue_seconds,
+        rounds=5,
     ),
     Family(
         drain.one,

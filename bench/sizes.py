@@ -27,7 +27,7 @@ class Sizes:
     single: int = 3_000
     bulk: int = 100_000
     concurrent: int = 100_000
-    produced: int = 500
+    produced: int = 1_500
     enqueue_seconds: float = 3.0
     drain: int = 50_000
     drain_seconds: float = 8.0
@@ -72,7 +72,7 @@ QUICK = Sizes(
     single=2_000,
     bulk=60_000,
     concurrent=40_000,
-    produced=400,
+    produced=500,
     enqueue_seconds=1.5,
     drain_seconds=6.0,
     nap=20_000,

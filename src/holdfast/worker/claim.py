@@ -147,7 +147,7 @@ class Claimer:
             self._start_claimed()
             # They begin before anything else is asked of the database.
             await asyncio.sleep(0)
-        self._rest.found(len(jobs))
+        self._rest.found(len(jobs), self.ticked - sent)
         return None if self._gate.probed else jobs
 
     def _another_follows(self, jobs: Sequence[Job], free: int) -> bool:

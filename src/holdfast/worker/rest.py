@@ -1,9 +1,10 @@
 """Whether producers need to wake this worker: not while it looks for work by itself all the time.
 
 NOTIFY takes a lock of the whole database at commit. So a worker that finds job after job says that
-it needs none, and looks again after a moment instead. When no more come, it says that it needs them
-again, and then looks a few times more, later and later: an enqueue that began before that, and so
-did not notify, is found when it commits, after at most four times as long as it took.
+it needs none, and looks again after a moment instead: a longer one where a look takes long, because
+then others need the processors. When no more come, it says that it needs them again, and then looks
+a few times more, later and later: an enqueue that began before that, and so did not notify, is
+found when it commits, after at most four times as long as it took.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ _BUSY = 20.0
 
 _MOST = 2 * _BUSY
 _MOMENT = 0.002
+_LONGEST_MOMENT = 0.02
+_SPARED = 3.0
+"""For so many times as long as its last look took a busy worker leaves the database alone."""
+
 _PATIENCE = 0.5
 _FIRST_LOOK = 0.01
 _LOOK_FACTOR = 4.0
@@ -39,24 +44,24 @@ class Rest:
         self._wakeups = wakeups
         self._score = 0.0
         self._scored = monotonic()
+        self._moment = _MOMENT
         self._quiet = False
         self._next_look = math.inf
         self._telling: asyncio.Task[None] | None = None
 
-    def found(self, count: int) -> None:
-        """A claim found so many jobs."""
-        now = monotonic()
-        left = self._score * math.exp((self._scored - now) / _MEMORY)
-        self._score, self._scored = min(left + count, _MOST), now
+    def found(self, count: int, seconds: float) -> None:
+        """A claim found so many jobs, and took so long."""
+        self._moment = min(max(_MOMENT, _SPARED * seconds), _LONGEST_MOMENT)
+        self._count(count)
         if self._score > _BUSY and not self._quiet:
             self._quiet = True
             self._tell(needed=False)
 
     async def pause(self) -> float:
         """Seconds after which to look again, whatever is heard until then."""
-        self.found(0)
+        self._count(0)
         if self._quiet and self._score > _BUSY:
-            return _MOMENT
+            return self._moment
         if self._quiet:
             self._quiet, self._next_look = False, _FIRST_LOOK
             await asyncio.wait([self._tell(needed=True)], timeout=_PATIENCE)
@@ -67,6 +72,11 @@ class Rest:
     def end(self) -> None:
         if self._telling is not None:
             self._telling.cancel()
+
+    def _count(self, count: int) -> None:
+        now = monotonic()
+        left = self._score * math.exp((self._scored - now) / _MEMORY)
+        self._score, self._scored = min(left + count, _MOST), now
 
     def _tell(self, *, needed: bool) -> asyncio.Task[None]:
         before = self._telling
