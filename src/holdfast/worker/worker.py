@@ -154,7 +154,7 @@ class QueueManager:
         self, forks: Mapping[str, Store], wants: Sequence[Want], mode: QueueExecutionMode
     ) -> None:
         self._prepare(forks, wants)
-        await self._introduce(forks["claim"])
+        await self._introduce(forks["settle"])
         async with asyncio.TaskGroup() as lasting:
             renewing = lasting.create_task(self._renew(min(w.lease for w in wants).total_seconds()))
             settling = lasting.create_task(self._settler.run())
@@ -172,7 +172,10 @@ class QueueManager:
             await self._say_farewell(forks["claim"])
 
     async def _introduce(self, store: Store) -> None:
-        """Be refused now, where this user may not work, and be listed before the first job."""
+        """Be refused now, where this user may not work, and be listed before the first job.
+
+        Over the connection for outcomes, so that it is there before any job is claimed.
+        """
         try:
             await store.leases.report(self._info())
         except PrivilegeMissing:
