@@ -23,7 +23,7 @@ from bench.server import DISK, Server
 from bench.sizes import FULL
 from bench.sizes import QUICK as QUICK_SIZES
 from bench.stage import Stage
-from devtools.cluster import find_binaries
+from devtools.cluster import CannotRun, find_binaries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,18 +48,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _tell_plan(plan, target)
     # What is only published again keeps the facts of its run.
     if plan.steps() or (found.disturbed() and not options.publish):
-        with (
-            tempfile.TemporaryDirectory(prefix="holdfast-bench-logs-") as logs,
-            Server(options.pg or find_binaries(), Path(options.data)) as server,
-        ):
-            before = found.facts.get("versions", {})
-            found.facts |= facts.gather(server, installed) | profile
-            # A run that is continued with some subjects has figures of the others as well.
-            found.facts["versions"] = before | found.facts["versions"]
-            facts.add_source(found.facts)
-            stage = Stage(server, plan.sizes, installed, Path(logs))
-            Run(plan, stage, found, target, console, repeats=not options.quick).go()
+        try:
+            _measure(plan, installed, found, target, options, profile)
+        except CannotRun as error:
+            sys.exit(f"there is no PostgreSQL to measure on: {error}")
     return _tell(found, target, options)
+
+
+def _measure(
+    plan: Plan,
+    installed: dict[str, Installed],
+    found: Record,
+    target: Path,
+    options: argparse.Namespace,
+    profile: dict[str, Any],
+) -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="holdfast-bench-logs-") as logs,
+        Server(options.pg or find_binaries(), Path(options.data)) as server,
+    ):
+        before = found.facts.get("versions", {})
+        found.facts |= facts.gather(server, installed) | profile
+        # A run that is continued with some subjects has figures of the others as well.
+        found.facts["versions"] = before | found.facts["versions"]
+        facts.add_source(found.facts)
+        stage = Stage(server, plan.sizes, installed, Path(logs))
+        Run(plan, stage, found, target, console, repeats=not options.quick).go()
 
 
 def _binaries(text: str) -> Path | None:

@@ -13,7 +13,7 @@ import psutil
 import psycopg
 from psycopg import sql
 
-from devtools.cluster import Cluster
+from devtools.cluster import CannotRun, Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ class Server:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(CannotRun):
             self._cluster.stop("immediate")
         self._remove()
 

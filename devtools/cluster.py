@@ -35,6 +35,10 @@ def find_binaries() -> Path:
     return next(reversed(debian().values()), None) or embedded.binaries()
 
 
+class CannotRun(RuntimeError):
+    """A command of PostgreSQL failed, or could not even be started."""
+
+
 class Cluster:
     """A server that its owner may stop, kill and start again."""
 
@@ -106,23 +110,33 @@ class Cluster:
     def _run(self, command: str, *arguments: str) -> None:
         # A server keeps its starter's output open; reading a pipe to its end would hang.
         with tempfile.TemporaryFile() as output:
-            done = subprocess.run(  # noqa: S603 (PostgreSQL's own commands, no shell)
-                [self._binaries / command, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=self.data,
-                env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
-                check=False,
-                user=self._account and self._account.uid,
-                group=self._account and self._account.gid,
-                extra_groups=[] if self._account else None,
-            )
+            try:
+                done = subprocess.run(  # noqa: S603 (PostgreSQL's own commands, no shell)
+                    [self._binaries / command, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    cwd=self.data,
+                    env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
+                    check=False,
+                    user=self._account and self._account.uid,
+                    group=self._account and self._account.gid,
+                    extra_groups=[] if self._account else None,
+                )
+            except OSError as error:
+                raise CannotRun(self._unstartable(self._binaries / command, error)) from None
             output.seek(0)
             said = output.read().decode(errors="replace")
         if done.returncode != 0:
             logged = self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
-            raise RuntimeError(f"{command} {arguments} failed:\n{said}\n{logged}")
+            raise CannotRun(f"{command} {arguments} failed:\n{said}\n{logged}")
+
+    def _unstartable(self, command: Path, error: OSError) -> str:
+        who = "this user" if self._account is None else f"the user with the id {self._account.uid}"
+        return (
+            f"{command} cannot be started ({error.strerror}): {who} must be allowed to run it, and "
+            f"to pass all folders above it"
+        )
 
 
 def make_passable(directory: Path) -> None:

@@ -127,6 +127,14 @@ def test_a_folder_without_postgresql_is_named(
     assert f"there is no initdb in {tmp_path}" in capsys.readouterr().err
 
 
+def test_a_postgresql_that_may_not_be_run_is_named(tmp_path: Path) -> None:
+    (tmp_path / "initdb").touch(mode=0o644)
+    only = ("--only", "drain_1", "--subjects", "holdfast")
+
+    with pytest.raises(SystemExit, match=rf"{tmp_path}/initdb cannot be started \(Permission"):
+        main(["--pg", str(tmp_path), "--data", str(tmp_path), *only])
+
+
 def whole() -> Plan:
     return Plan(list(MEASURES), list(CONTESTANTS.values()), FULL)
 
