@@ -166,6 +166,9 @@ class QueueManager:
             finally:
                 self._state = "draining"
                 await self._drain(patience)
+                if len(self._hand):
+                    # A server that is silent would be asked in vain to stop what it was sent.
+                    await self._close([forks["settle"]])
                 settling.cancel()
                 renewing.cancel()
             await asyncio.wait([settling, renewing])
