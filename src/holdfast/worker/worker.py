@@ -177,7 +177,7 @@ class QueueManager:
     async def _introduce(self, store: Store) -> None:
         """Be refused now, where this user may not work, and be listed before the first job.
 
-        Over the connection for outcomes, so that it is there before any job is claimed.
+        Over the connection for outcomes: where there is a database, it is open before the first.
         """
         try:
             await store.leases.report(self._info())
