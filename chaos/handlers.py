@@ -95,6 +95,10 @@ class Ledger:
                 self.lease("lost", job, how=type(outcome).__name__)
 
 
+WITHOUT_BREAKER = ("work", "fragile", "poison", "held", "limited")
+"""A worker of these alone claims ahead of its slots."""
+
+
 class Handlers:
     """The entrypoints of every worker of the harness."""
 

@@ -14,6 +14,7 @@ from chaos import schedule, workload
 from chaos.checker.check import Verdict, check
 from chaos.cluster import Cluster
 from chaos.files import SECOND, now
+from chaos.handlers import WITHOUT_BREAKER
 from chaos.nemesis import Nemesis, come_and_go
 from chaos.stage import Stage
 
@@ -185,6 +186,7 @@ async def _start_workers(stage: Stage, profile: Profile, options: dict[str, Any]
             f"w{n}",
             scheduled=n < 3,
             tables=n != 1,
+            entrypoints=WITHOUT_BREAKER if n % 2 else (),
             concurrency=profile.concurrency,
             batch_size=profile.concurrency,
             drain=profile.drain,

@@ -14,6 +14,7 @@ from holdfast.stores.postgres import leases, render
 from holdfast.stores.postgres.leases import PostgresLeases
 from holdfast.stores.postgres.tables.render import TableWords
 from holdfast.worker import renew, run
+from holdfast.worker.slots import Slots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,10 +109,10 @@ def claim_without_lock() -> None:
     )
 
 
-@mutant("claim-over-limit", "slots")
-def claim_over_limit() -> None:
-    """A claim takes more than it was asked for."""
-    rewrite("claim", "        limit l.share\n", "        limit l.share + 3\n")
+@mutant("slots-not-kept", "slots")
+def slots_not_kept() -> None:
+    """Jobs that were claimed ahead do not wait for a slot."""
+    patch(Slots, "begin", lambda self, leases: self._start(leases))
 
 
 @mutant("limit-counted-before-lock", "racing limit")

@@ -100,9 +100,9 @@ async def racing_claims(scene: Scene) -> None:
 
 @scenario("slots", drained=True, concurrency=4)
 async def slots(scene: Scene) -> None:
-    """A worker with four slots runs four jobs at once."""
-    await scene.enqueue(*(scene.nap(0.1) for _ in range(30)))
-    await scene.worker("a", concurrency=4, batch_size=4)
+    """A worker with four slots runs four jobs at once, also where they are short."""
+    await scene.enqueue(*(scene.nap(0.001 * (n % 7)) for n in range(300)))
+    await scene.worker("a", concurrency=4, batch_size=40, entrypoints=("work",))
     await scene.drained()
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.worker.gate import Gate
     from holdfast.worker.hand import Hand
     from holdfast.worker.rest import Rest
+    from holdfast.worker.slots import Slots
     from holdfast.worker.solo import Solo
 
 T = TypeVar("T")
@@ -40,7 +41,7 @@ class QueueExecutionMode(StrEnum):
 
 
 class Claimer:
-    """Never claims more than there are free slots, and only what the worker can run."""
+    """Never claims more than there will be free slots, and only what the worker can run."""
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class Claimer:
         settings: WorkerSettings,
         hand: Hand,
         solo: Solo,
+        slots: Slots,
         *,
         rest: Rest,
         worker: str,
@@ -59,6 +61,7 @@ class Claimer:
         self._settings = settings
         self._hand = hand
         self._solo = solo
+        self._slots = slots
         self._rest = rest
         self._worker = worker
         self._start = start
@@ -123,7 +126,7 @@ class Claimer:
         if not free:
             return None
         self._hinted = self._hand.freed_limit = False
-        sent = monotonic()
+        sent, ended = monotonic(), self._hand.ended
         try:
             jobs = await self._ask(self._gate.claim(free, partial(self._take, sweep)))
         except TimeoutError:
@@ -141,6 +144,10 @@ class Claimer:
         self.ticked = monotonic()
         self._start_claimed()
         self._claimed = jobs, sent
+        if len(jobs) == free and not self._solo.careful and not self._gate.guards:
+            self._slots.expect(self._hand.ended - ended)
+        else:
+            self._slots.expect_none()
         if self._another_follows(jobs, free):
             asyncio.get_running_loop().call_soon(self._start_claimed)
         else:
@@ -182,7 +189,7 @@ class Claimer:
 
     @property
     def _free(self) -> int:
-        most = self._settings.concurrency
+        most = self._settings.concurrency + self._slots.ahead
         coming = len(self._claimed[0]) if self._claimed else 0
         return min(most - self._hand.running, 2 * most - len(self._hand)) - coming
 

@@ -83,6 +83,8 @@ class Hand:
         self.ended_claims: list[UUID] = []
         """Claims all of whose leases are over, to be forgotten."""
         self.running = 0
+        self.ended = 0
+        """How many jobs have ended here so far."""
         self.freed_limit = False
         """A job under a fleet-wide limit has ended, or a breaker has heard of a failure: there may
         be room for another."""
@@ -133,6 +135,7 @@ class Hand:
 
     def finished(self) -> None:
         self.running -= 1
+        self.ended += 1
         self.changed.set()
 
     def drop(self, leases: Iterable[Lease], *, lapse: bool = False) -> None:

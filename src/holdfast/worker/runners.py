@@ -35,6 +35,7 @@ class Runners:
         self._end = end
         self._ready: deque[Lease] = deque()
         self._launch: asyncio.Handle | None = None
+        self._ending = False
         self._next = 1
         self._tasks: set[asyncio.Task[None]] = set()
         # Not that of who starts a job: the last one's handler may have changed it.
@@ -43,7 +44,8 @@ class Runners:
     def start(self, leases: Iterable[Lease]) -> None:
         """Run them as soon as the event loop comes to it."""
         self._ready.extend(leases)
-        if self._launch is None:
+        # What the end of a job makes room for is run by the same task.
+        if self._launch is None and not self._ending:
             self._next = 1
             self._more()
 
@@ -71,7 +73,9 @@ class Runners:
                 outcome = await self._run(lease)
             finally:
                 lease.task = None
+                self._ending = True
                 self._end(lease, outcome)
+                self._ending = False
             if task.cancelling() or copy_context() != self._context:
                 break
             if monotonic() - yielded > _TURN:

@@ -41,6 +41,7 @@ from holdfast.worker.rest import Rest
 from holdfast.worker.run import run
 from holdfast.worker.runners import Runners
 from holdfast.worker.settle import Settler
+from holdfast.worker.slots import Slots
 from holdfast.worker.solo import Solo
 from holdfast.worker.sweep import Housekeeper, Sweeper
 from holdfast.worker.turns import Turns
@@ -65,6 +66,7 @@ _LAST_WORD = 0.2
 
 _NOT_STARTED = Released("not started")
 _TO_RUN_ALONE = Released("waits to run alone")
+_NO_SLOT = Released("no slot was free")
 
 
 class QueueManager:
@@ -99,6 +101,7 @@ class QueueManager:
         self._cancellations: Cancellations
         self._solo: Solo
         self._turns: Turns
+        self._slots: Slots
 
     @property
     def entrypoints(self) -> tuple[Entrypoint, ...]:
@@ -113,7 +116,7 @@ class QueueManager:
     @property
     def running(self) -> int:
         """How many handlers run now."""
-        return self._hand.running if hasattr(self, "_hand") else 0
+        return self._hand.running - len(self._slots) if hasattr(self, "_slots") else 0
 
     @property
     def state(self) -> str:
@@ -190,6 +193,7 @@ class QueueManager:
     def _prepare(self, forks: Mapping[str, Store], wants: Sequence[Want]) -> None:
         self._hand = hand = Hand()
         self._turns = Turns(Runners(partial(run, self._resources), self._end).start)
+        self._slots = Slots(self._settings, self._turns.begin, self._find_no_slot)
         self._solo = Solo(hand, self._begin, self._hand_back)
         self._gate = gate = Gate(
             wants,
@@ -204,6 +208,7 @@ class QueueManager:
             self._settings,
             hand,
             self._solo,
+            self._slots,
             rest=Rest(forks["listen"].wakeups),
             worker=self.id,
             start=self._start,
@@ -267,12 +272,18 @@ class QueueManager:
 
     def _begin(self, leases: Sequence[Lease]) -> None:
         self._hand.started(len(leases))
-        self._turns.begin(leases)
+        self._slots.begin(leases)
 
     def _end(self, lease: Lease, outcome: Outcome) -> None:
         self._settler.put(lease, outcome)
         self._turns.ended(lease)
+        self._slots.ended()
         self._hand.finished()
+
+    def _find_no_slot(self, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            self._settler.put(lease, _NO_SLOT)
+            self._hand.finished()
 
     def _hand_back(self, lease: Lease) -> None:
         self._settler.put(lease, _TO_RUN_ALONE)
@@ -319,7 +330,7 @@ class QueueManager:
             version=version("holdfast"),
             entrypoints=sorted(self._registry.names),
             concurrency=self._settings.concurrency,
-            running=self._hand.running,
+            running=self.running,
             state=self._state,
             started_at=unset,
             heartbeat=unset,
@@ -351,7 +362,7 @@ class QueueManager:
     async def _drain(self, patience: timedelta) -> None:
         """Hand back what has not started, let the rest finish, then tell it to stop."""
         self._give_back(self._solo.take_waiting())
-        for lease in self._turns.take_waiting():
+        for lease in (*self._turns.take_waiting(), *self._slots.take_waiting()):
             self._settler.put(lease, _NOT_STARTED)
             self._hand.finished()
         began = monotonic() if self._stopped_at is None else self._stopped_at
