@@ -30,8 +30,13 @@ _VACUUM_MANY = 6.0
 # Large backlogs and minutes at full speed are for those that are measured against each other.
 _FAST = frozenset({"holdfast", "limit", "pgqueuer", "graphile-worker", "pg-boss"})
 
+# Those that a goal compares.
+_COMPARED = frozenset({"holdfast", "limit", "pgqueuer", "graphile-worker"})
+_OURS = frozenset({"holdfast", "limit"})
+
 # What is over in a second, and is measured against a figure.
 _OFTEN = 7
+_SOMETIMES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +49,17 @@ class Family:
     fills: str | None = None
     """The key of the template that its databases are copied from."""
     rounds: int = 3
+    fewer: int = 3
+    """Rounds of those that are not `closely` looked at."""
+    closely: frozenset[str] = _COMPARED
     only: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
         return self.gives[0]
+
+    def rounds_of(self, subject: Contestant) -> int:
+        return self.rounds if subject.name in self.closely else min(self.rounds, self.fewer)
 
     def suits(self, subject: Contestant, asked: Collection[str]) -> bool:
         if self.only and subject.name not in self.only:
@@ -105,6 +116,7 @@ SHORT = (
         enqueue.single,
         ("enqueue_single",),
         lambda sizes, pace: _timed(sizes, sizes.single, pace.single),
+        rounds=_SOMETIMES,
     ),
     Family(
         enqueue.bulk,
@@ -116,12 +128,13 @@ SHORT = (
         enqueue.concurrent,
         ("enqueue_concurrent",),
         lambda sizes, pace: _timed(sizes, sizes.concurrent, pace.concurrent),
+        rounds=_SOMETIMES,
     ),
     Family(
         enqueue.producers,
         ("enqueue_producers",),
         lambda sizes, _: _PRODUCERS_AROUND + sizes.enqueue_seconds,
-        rounds=5,
+        rounds=_SOMETIMES,
     ),
     Family(
         drain.one,
@@ -148,7 +161,7 @@ SHORT = (
     Family(
         drain.telemetry,
         ("telemetry_on",),
-        lambda sizes, pace: 3 * _drain_1(sizes, pace),
+        lambda sizes, pace: 4 * _drain_1(sizes, pace),
         fills=drain.WAITING,
         rounds=_OFTEN,
         only=frozenset({"holdfast"}),
@@ -191,7 +204,15 @@ BACKLOG = (
     ),
 )
 LASTING = (
-    Family(steady.free, ("steady_first", "steady_worst"), _steady, rounds=2, only=_FAST),
+    Family(
+        steady.free,
+        ("steady_first", "steady_worst"),
+        _steady,
+        rounds=2,
+        fewer=1,
+        closely=_OURS,
+        only=_FAST,
+    ),
     Family(steady.held, ("xmin_first", "xmin_last"), _steady, rounds=1, only=_FAST),
 )
 GROUPS = (SHORT, BACKLOG, LASTING)
@@ -235,16 +256,16 @@ class Plan:
     def all(self) -> Iterator[Step]:
         """With those that an earlier run has taken."""
         for group in GROUPS:
-            for turn in range(max(self._rounds(family) for family in group)):
+            for turn in range(self.rounds or max(family.rounds for family in group)):
                 for family in group:
-                    if turn < self._rounds(family):
-                        yield from self._turn(family, turn)
-
-    def _rounds(self, family: Family) -> int:
-        return family.rounds if self.rounds is None else self.rounds
+                    yield from self._turn(family, turn)
 
     def _turn(self, family: Family, turn: int) -> Iterator[Step]:
-        suited = [one for one in self.subjects if family.suits(one, self.asked)]
+        suited = [
+            one
+            for one in self.subjects
+            if family.suits(one, self.asked) and turn < (self.rounds or family.rounds_of(one))
+        ]
         start = turn % len(suited) if suited else 0
         for subject in (*suited[start:], *suited[:start]):
             yield Step(family, turn, subject)

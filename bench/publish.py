@@ -35,9 +35,12 @@ NEWER = ROOT / "bench" / "results-pg18.json"
 NOTED = {
     ("latency_p50", "latency_p95"): "enqueue to handler start, p95, ms",
     ("enqueue_producers", WITHOUT_NOTIFY): "8 producer processes without NOTIFY, jobs/s",
-    ("drain_defaults", PLAIN): "drain, tuned, right before the one with defaults, jobs/s",
-    ("clutter", PLAIN): "drain right before the one beside deferred and held jobs, jobs/s",
-    ("telemetry_on", PLAIN): "drain without telemetry right before the one with it, jobs/s",
+    ("drain_defaults", PLAIN): "drain, tuned, right before and after the one with defaults, jobs/s",
+    ("clutter", PLAIN): "drain right before and after the one beside other jobs, jobs/s",
+    (
+        "telemetry_on",
+        PLAIN,
+    ): "drain without telemetry, right before and after, jobs/s",
     ("telemetry_on", "every_span"): "drain with metrics and a span for every job, jobs/s",
     ("steady_first", EVENED): "worst 10 s ÷ first, by the processors' time that the host left",
     ("xmin_first", EVENED): "beside an open transaction, last 10 s ÷ first, by that time",

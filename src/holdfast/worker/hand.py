@@ -138,6 +138,11 @@ class Hand:
         self.ended += 1
         self.changed.set()
 
+    def unstarted(self, count: int) -> None:
+        """So many were to be started, and are handed back instead."""
+        self.running -= count
+        self.changed.set()
+
     def drop(self, leases: Iterable[Lease], *, lapse: bool = False) -> None:
         """The leases are over; a claim whose leases are all over is to be forgotten.
 

@@ -283,7 +283,7 @@ class QueueManager:
     def _find_no_slot(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
             self._settler.put(lease, _NO_SLOT)
-            self._hand.finished()
+        self._hand.unstarted(len(leases))
 
     def _hand_back(self, lease: Lease) -> None:
         self._settler.put(lease, _TO_RUN_ALONE)
@@ -362,9 +362,9 @@ class QueueManager:
     async def _drain(self, patience: timedelta) -> None:
         """Hand back what has not started, let the rest finish, then tell it to stop."""
         self._give_back(self._solo.take_waiting())
-        for lease in (*self._turns.take_waiting(), *self._slots.take_waiting()):
-            self._settler.put(lease, _NOT_STARTED)
-            self._hand.finished()
+        waiting = [*self._turns.take_waiting(), *self._slots.take_waiting()]
+        self._give_back(waiting)
+        self._hand.unstarted(len(waiting))
         began = monotonic() if self._stopped_at is None else self._stopped_at
         left = began + patience.total_seconds() - monotonic()
         hurrying = asyncio.get_running_loop().create_task(self._hurry())

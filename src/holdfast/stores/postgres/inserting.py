@@ -145,11 +145,10 @@ def _in_order(
     jobs: Sequence[NewJob], ids: list[int] | None, skipped: list[str] | None
 ) -> list[JobId | None]:
     """Ids rise in the order given; of a key that is there twice the first place has the job."""
-    found = sorted(map(JobId, ids or ()))
-    if len(found) == len(jobs):
-        return list[JobId | None](found)
-    rest, gone = iter(found), set(skipped or ())
-    places: list[JobId | None] = []
+    places: list[JobId | None] = [*sorted(map(JobId, ids or ()))]
+    if len(places) == len(jobs):
+        return places
+    rest, gone, places = iter(places), set(skipped or ()), []
     for job in jobs:
         places.append(None if job.dedupe_key in gone else next(rest))
         if job.dedupe_key is not None:
