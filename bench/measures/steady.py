@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from bench.measures.windows import evened, rates
+from bench.measures.windows import evened, medians, rates
 from bench.process import Process, SubjectFailed, wait_until
 
 if TYPE_CHECKING:
@@ -19,8 +19,11 @@ WINDOW = 10.0
 BATCH = 1000
 SERIES = "series"
 STOLEN = "stolen"
+EFFORT = "effort"
+"""CPU time, in µs, of a piece of work that is always the same."""
 EVENED = "evened"
 _START = 60.0
+_SAME_WORK = 1000
 
 
 def free(stage: Stage, subject: Contestant) -> dict[str, float]:
@@ -37,7 +40,7 @@ def held(stage: Stage, subject: Contestant) -> dict[str, float]:
 
 def _series(stage: Stage, subject: Contestant, *, held: bool) -> tuple[list[float], list[float]]:
     """Jobs a second in windows of 10 s (of a third of the time, when that is shorter), as they were
-    and by the processors' time that the machine's host left."""
+    and by what the machine could do meanwhile."""
     seconds = stage.sizes_of(subject).steady_seconds
     width = min(WINDOW, seconds / 3)
     with (
@@ -47,16 +50,17 @@ def _series(stage: Stage, subject: Contestant, *, held: bool) -> tuple[list[floa
         stage.start(subject, database) as worker,
     ):
         worker.ask("work", sample=0.01)
-        thefts: list[tuple[float, float]] = []
-        first = _keep_fed(worker, feeder, stage.sizes_of(subject).steady_waiting, seconds, thefts)
+        machine = Machine()
+        first = _keep_fed(worker, feeder, stage.sizes_of(subject).steady_waiting, seconds, machine)
         worker.check()
         windows = first, width, int(seconds / width)
         series = [round(speed, 1) for speed in rates(worker.samples, *windows)]
     if not all(series):
         raise SubjectFailed(f"{subject.name}: no job was done for {width:g} s")
-    stolen = [round(share, 3) for share in rates(thefts, *windows)]
-    stage.notes |= {SERIES: series, STOLEN: stolen}
-    return series, evened(series, stolen)
+    stolen = [round(share, 3) for share in rates(machine.stolen, *windows)]
+    efforts = [round(effort, 1) for effort in medians(machine.efforts, *windows)]
+    stage.notes |= {SERIES: series, STOLEN: stolen, EFFORT: efforts}
+    return series, evened(series, stolen, efforts)
 
 
 def _keep_fed(
@@ -64,7 +68,7 @@ def _keep_fed(
     feeder: Process,
     waiting: int,
     seconds: float,
-    thefts: list[tuple[float, float]],
+    machine: Machine,
 ) -> float:
     """Enqueue whenever fewer are waiting; when the first handler began."""
     fed, feeding = 0, False
@@ -79,7 +83,7 @@ def _keep_fed(
         if not feeding and fed - worker.done < waiting:
             feeder.tell("bulk", count=BATCH, seconds=60.0)
             feeding = True
-            thefts.append((time.monotonic(), _stolen()))
+            machine.look()
         time.sleep(0.001)
     if feeding:
         feeder.answer(60.0)
@@ -87,6 +91,19 @@ def _keep_fed(
     return worker.first
 
 
-def _stolen() -> float:
-    """Seconds that the machine's host has taken of each processor so far, where it is known."""
-    return getattr(psutil.cpu_times(), "steal", 0.0) / (psutil.cpu_count() or 1)
+class Machine:
+    """What its host leaves of it: time, and what can be done in that."""
+
+    def __init__(self) -> None:
+        self.stolen: list[tuple[float, float]] = []
+        """Seconds that were taken of each processor so far, where it is known."""
+        self.efforts: list[tuple[float, float]] = []
+
+    def look(self) -> None:
+        taken = getattr(psutil.cpu_times(), "steal", 0.0) / (psutil.cpu_count() or 1)
+        began = time.thread_time()
+        sum(range(_SAME_WORK))
+        effort = (time.thread_time() - began) * 1e6
+        now = time.monotonic()
+        self.stolen.append((now, taken))
+        self.efforts.append((now, effort))

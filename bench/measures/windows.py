@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
 
 Samples = Sequence[tuple[float, float]]
 """Instant and count so far, in order; between two samples the count rises evenly."""
@@ -34,6 +36,21 @@ def rates(samples: Samples, began: float, width: float, windows: int) -> list[fl
     ]
 
 
-def evened(speeds: Sequence[float], stolen: Sequence[float]) -> list[float]:
-    """The speeds by the processors' time that the machine's host left, of which it took a share."""
-    return [speed / (1 - share) for speed, share in zip(speeds, stolen, strict=True)]
+def medians(samples: Samples, began: float, width: float, windows: int) -> list[float]:
+    """Of values, not of a count: what is typical of each window, or of all where it has none."""
+    edges = [bisect_right(samples, (began + place * width,)) for place in range(windows + 1)]
+    return [
+        median([value for _, value in samples[start:end] or samples])
+        for start, end in pairwise(edges)
+    ]
+
+
+def evened(
+    speeds: Sequence[float], stolen: Sequence[float], efforts: Sequence[float]
+) -> list[float]:
+    """The speeds as if the machine had stayed what it was in the first window: its host took a
+    share of the processors' time, and the same work cost more or less of what it left."""
+    return [
+        speed / (1 - share) * effort / efforts[0]
+        for speed, share, effort in zip(speeds, stolen, efforts, strict=True)
+    ]

@@ -14,7 +14,7 @@ from bench.contestants import CONTESTANTS, QUICK
 from bench.facts import source_digest
 from bench.main import main
 from bench.measures.enqueue import WITHOUT_NOTIFY
-from bench.measures.windows import count_at, evened, rate_between, rates
+from bench.measures.windows import count_at, evened, medians, rate_between, rates
 from bench.plan import GROUPS, QUICK_MEASURES, QUICK_ROUNDS, Plan, unneeded
 from bench.record import Record, Taken
 from bench.results import MEASURES, Figure, percentile, ratio, summarise
@@ -85,10 +85,18 @@ def test_the_speed_of_two_workers_is_the_sum_of_theirs() -> None:
     assert rate_between([slow, fast], 2.0, 4.0) == pytest.approx(100.0)
 
 
-def test_speeds_by_the_time_that_the_host_left_differ_by_what_it_took() -> None:
+def test_speeds_by_what_the_machine_could_do_differ_by_what_its_host_took() -> None:
     taken = rates([(0.0, 5.0), (10.0, 5.0), (20.0, 9.0)], 0.0, 10.0, 2)
     assert taken == pytest.approx([0.0, 0.4])
-    assert evened([100.0, 60.0], taken) == pytest.approx([100.0, 100.0])
+    assert evened([100.0, 60.0], taken, [20.0, 20.0]) == pytest.approx([100.0, 100.0])
+
+
+def test_and_by_what_the_same_work_cost() -> None:
+    samples = [(0.5, 20.0), (1.0, 90.0), (9.0, 20.0), (10.5, 40.0), (19.0, 42.0), (19.5, 10.0)]
+    efforts = medians(samples, 0.0, 10.0, 2)
+    assert efforts == [20.0, 40.0]
+    assert medians(samples, 0.0, 10.0, 3)[2] == 30.0
+    assert evened([100.0, 50.0], [0.0, 0.0], efforts) == pytest.approx([100.0, 100.0])
 
 
 def test_windows_show_where_a_worker_slowed_down() -> None:
