@@ -39,7 +39,7 @@ NOTED = {
     ("clutter", PLAIN): "drain right before and after the one beside other jobs, jobs/s",
     ("telemetry_on", PLAIN): "drain without telemetry, right before and after, jobs/s",
     ("telemetry_on", "every_span"): "drain with metrics and a span for every job, jobs/s",
-    ("steady_first", EVENED): "worst 10 s ÷ first, by what the machine could do meanwhile",
+    ("steady_first", EVENED): "worst 10 s ÷ first, by what the host left of the machine",
     ("xmin_first", EVENED): "beside an open transaction, last 10 s ÷ first, by that",
     ("drain_1", "cpu_of_worker"): "CPU of the worker for a job, µs",
     ("drain_1", "cpu_of_postgresql"): "CPU of PostgreSQL for a job, µs",
