@@ -80,8 +80,8 @@ def _drain_1(sizes: Sizes, pace: Pace) -> float:
 
 
 def _fill_clutter(sizes: Sizes, pace: Pace) -> float:
-    enqueued = (2 * sizes.lying + 4 * sizes.drain) / pace.bulk
-    return 5 * _AROUND + enqueued + sizes.lying / pace.fail + 3 * sizes.drain / pace.drain
+    enqueued = (2 * sizes.lying + 2 * sizes.drain) / pace.bulk
+    return 3 * _AROUND + enqueued + sizes.lying / pace.fail + sizes.drain / pace.drain
 
 
 def _fill_many(sizes: Sizes, pace: Pace) -> float:

@@ -23,8 +23,6 @@ SAMPLED = 0.01
 PLAIN = "plain"
 """What drains without the difference made, right before and after the one with it."""
 _START = 60.0
-_FILLING_GAPS = 3
-"""Drains after which no page of the log has the gap that a traceback left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +109,7 @@ def clutter(stage: Stage, subject: Contestant) -> dict[str, float]:
             await_empty()
         if subject.name == "holdfast":
             stage.server.tidy(database)
-            for _ in range(_FILLING_GAPS):
-                _drain_fresh(stage, subject, database)
+            _drain_fresh(stage, subject, database)
 
     def without() -> float:
         with stage.database(subject) as database:

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import Holdfast, Job, Status
 from holdfast.settings import WorkerSettings
+from holdfast.worker import slots
 from holdfast.worker.slots import Slots
 from tests.worker.rig import Gauge, Watch, ends, eventually, the_log, working
 
@@ -84,14 +85,14 @@ async def test_what_waits_for_a_slot_in_vain_is_handed_back_and_no_more_is_claim
 async def test_as_many_are_claimed_ahead_as_end_during_two_claims(
     settings: dict[str, int], ended: int, ahead: int
 ) -> None:
-    slots = Desk(**settings).slots
-    slots.expect(ended)
-    assert slots.ahead == ahead
+    desk = Desk(**settings)
+    desk.slots.expect(ended)
+    assert desk.slots.ahead == ahead
     # One claim during which nothing ended says little: jobs that begin together end together.
-    slots.expect(0)
-    assert slots.ahead >= ahead * 0.8
-    slots.expect_none()
-    assert slots.ahead == 0
+    desk.slots.expect(0)
+    assert desk.slots.ahead >= ahead * 0.8
+    desk.slots.expect_none()
+    assert desk.slots.ahead == 0
 
 
 async def test_no_more_handlers_run_than_there_are_slots(hf: Holdfast) -> None:
@@ -102,13 +103,10 @@ async def test_no_more_handlers_run_than_there_are_slots(hf: Holdfast) -> None:
         with gauge:
             await asyncio.sleep(int(job.payload or b"") * 0.0005)
 
-    watch = Watch(hf)
     await hf.queries.enqueue(["short"] * 400, [str(n % 7).encode() for n in range(400)])
     await ends(hf.run(mode="drain", concurrency=4))
 
     assert (gauge.total, gauge.most) == (400, 4)
-    # Each was run in the lease that it was first claimed under.
-    assert sum(len(claim.jobs) for claim in watch.claims) == 400
 
 
 async def claims_ahead(hf: Holdfast, watch: Watch, count: int) -> None:
@@ -158,7 +156,11 @@ async def test_what_was_claimed_ahead_goes_to_another_worker_when_jobs_turn_out_
     assert ran_by == [busy, idle, idle]
 
 
-async def test_what_was_claimed_ahead_is_handed_back_by_a_worker_that_stops(hf: Holdfast) -> None:
+async def test_what_was_claimed_ahead_is_handed_back_by_a_worker_that_stops(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a machine that stands still for a moment the stop might come too late.
+    monkeypatch.setattr(slots, "_PATIENCE", 3600.0)
     release, started = asyncio.Event(), asyncio.Event()
     watch = Watch(hf)
 
