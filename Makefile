@@ -29,7 +29,7 @@ check: $(VENV)/ready ## Run the linters, the type checker and the layer contract
 demo: $(VENV)/ready ## Run real jobs on an embedded PostgreSQL and watch them
 	$(BIN)/holdfast demo
 
-bench: $(VENV)/ready ## Measure Holdfast and every peer (90 minutes); BINDIR=… chooses a PostgreSQL
+bench: $(VENV)/ready ## Measure Holdfast and every peer (100 minutes); BINDIR=… chooses a PostgreSQL
 	$(BIN)/python -m bench.main --publish $(ARGS)
 
 bench-quick: $(VENV)/ready ## Measure Holdfast, PgQueuer and the raw limit (5 minutes)

@@ -80,8 +80,12 @@ def _drain_1(sizes: Sizes, pace: Pace) -> float:
 
 
 def _fill_clutter(sizes: Sizes, pace: Pace) -> float:
-    enqueued = (2 * sizes.lying + 2 * sizes.drain) / pace.bulk
-    return 3 * _AROUND + enqueued + sizes.lying / pace.fail + sizes.drain / pace.drain
+    enqueued = (2 * sizes.lying + sizes.beside) / pace.bulk
+    return 3 * _AROUND + enqueued + sizes.lying / pace.fail + sizes.beside / pace.drain
+
+
+def _clutter(sizes: Sizes, pace: Pace) -> float:
+    return _drained(sizes, sizes.beside, pace.drain) + sizes.beside / pace.bulk
 
 
 def _fill_many(sizes: Sizes, pace: Pace) -> float:
@@ -153,7 +157,7 @@ SHORT = (
     Family(
         drain.clutter,
         ("clutter",),
-        _drain_1,
+        _clutter,
         fills=drain.CLUTTER,
         rounds=_OFTEN,
         only=_FAST,
@@ -191,7 +195,6 @@ BACKLOG = (
         ("backlog_1m",),
         _backlog,
         fills=backlog.MILLION,
-        rounds=2,
         only=_FAST,
     ),
     Family(
@@ -199,7 +202,6 @@ BACKLOG = (
         ("backlog_1m_lanes",),
         _backlog,
         fills=backlog.LANES,
-        rounds=2,
         only=_FAST,
     ),
 )
@@ -208,12 +210,11 @@ LASTING = (
         steady.free,
         ("steady_first", "steady_worst"),
         _steady,
-        rounds=2,
         fewer=1,
         closely=_OURS,
         only=_FAST,
     ),
-    Family(steady.held, ("xmin_first", "xmin_last"), _steady, rounds=1, only=_FAST),
+    Family(steady.held, ("xmin_first", "xmin_last"), _steady, fewer=1, closely=_OURS, only=_FAST),
 )
 GROUPS = (SHORT, BACKLOG, LASTING)
 

@@ -35,6 +35,7 @@ class Sizes:
     nap_seconds: float = 5.0
     probes: int = 200
     lying: int = 100_000
+    beside: int = 150_000
     few: int = 10_000
     few_times: int = 4
     many: int = 1_000_000
@@ -59,6 +60,7 @@ class Sizes:
         return replace(
             self,
             drain=_at_most(self.drain, pace.drain * self.drain_seconds),
+            beside=_at_most(self.beside, pace.drain * self.drain_seconds),
             nap=_at_most(self.nap, pace.drain * self.nap_seconds),
         )
 

@@ -21,10 +21,12 @@ from holdfast.stores.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from uuid import UUID
 
     from holdfast.models import Job
 
 BATCH = 500
+FORGOTTEN = 16
 PAUSE = 0.005
 LEASE = timedelta(seconds=30)
 CHANNEL = "limit"
@@ -111,6 +113,7 @@ async def _claim(
 
 async def _settle(store: PostgresStore, claimed: asyncio.Queue[list[Job]]) -> None:
     complete = TRANSITIONS[Verb.COMPLETE]
+    ended: set[UUID] = set()
     while True:
         jobs = await claimed.get()
         changes = [Change(Held(job.id, job.claim_token)) for job in jobs if job.claim_token]
@@ -118,7 +121,10 @@ async def _settle(store: PostgresStore, claimed: asyncio.Queue[list[Job]]) -> No
             TALLY.count()
             TALLY.done = 0
         TALLY.done += len(await store.leases.change(complete, changes))
-        await store.leases.forget(list({change.held.token for change in changes}))
+        ended.update(change.held.token for change in changes)
+        if claimed.empty() or len(ended) >= FORGOTTEN:
+            await store.leases.forget(list(ended))
+            ended.clear()
 
 
 if __name__ == "__main__":

@@ -39,6 +39,19 @@ def dedupe_by_looking() -> None:
         "    end\n"
         "    {on_conflict}\n",
     )
+    rewrite(
+        "insert_one",
+        "    {on_conflict}\n",
+        "    where case\n"
+        "        when :dedupe_key::text is null then true\n"
+        "        when exists (\n"
+        "            select from {table} k\n"
+        "            where k.dedupe_key = :dedupe_key::text and k.held_at is null\n"
+        "        ) then false\n"
+        "        else pg_sleep(0.01)::text is not null\n"
+        "    end\n"
+        "    {on_conflict}\n",
+    )
 
 
 _KEY_WHILE_QUEUED = """
@@ -81,30 +94,33 @@ def own_enqueue_refused() -> None:
 @mutant("enqueue-not-durable", "forgetful enqueue")
 def enqueue_not_durable() -> None:
     """Jobs are acknowledged without waiting for the disk."""
-    rewrite(
-        "insert",
-        "clock_timestamp()) as now\n",
-        "clock_timestamp()) as now, set_config('synchronous_commit', 'off', true)\n",
-    )
+    for file in ("insert", "insert_one"):
+        rewrite(
+            file,
+            "clock_timestamp()) as now\n",
+            "clock_timestamp()) as now, set_config('synchronous_commit', 'off', true)\n",
+        )
 
 
 @mutant("client-clock-decides", "later")
 def client_clock_decides() -> None:
     """When a job is due is computed by the client's clock."""
-    original = inserting.columns
+    fields, columns = inserting.fields, inserting.columns
 
-    def columns(new: Sequence[NewJob]) -> dict[str, object]:
+    def computed(job: NewJob) -> NewJob:
+        if not isinstance(job.execute_after, timedelta):
+            return job
         now = datetime.now(UTC) + timedelta(seconds=base.skew)
-        return original(
-            [
-                job._replace(execute_after=now + job.execute_after)
-                if isinstance(job.execute_after, timedelta)
-                else job
-                for job in new
-            ]
-        )
+        return job._replace(execute_after=now + job.execute_after)
 
-    patch(inserting, "columns", columns)
+    def one(job: NewJob) -> dict[str, object]:
+        return fields(computed(job))
+
+    def many(jobs: Sequence[NewJob]) -> dict[str, object]:
+        return columns([computed(job) for job in jobs])
+
+    patch(inserting, "fields", one)
+    patch(inserting, "columns", many)
 
 
 @mutant("claimed-early", "later")

@@ -9,7 +9,7 @@ from chaos.mutants.base import mutant, patch, rewrite
 from holdfast.errors import DatabaseError
 from holdfast.models import NewJob
 from holdfast.scheduler import tick
-from holdfast.stores.postgres import schedules
+from holdfast.stores.postgres import render, schedules
 from holdfast.stores.postgres.drivers import base as driver
 from holdfast.stores.postgres.lanes import Lanes
 from holdfast.worker.claim import Claimer
@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 @mutant("no-notify", "wake-up")
 def no_notify() -> None:
     """Nobody is told of new jobs."""
-    rewrite(
-        "insert",
-        "        when :channel::text is null then false\n",
-        "        when true then false\n",
-    )
+    patch(render, "_NEEDED", "false")
 
 
 @mutant("due-jobs-not-awaited", "wake-up")

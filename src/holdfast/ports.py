@@ -74,6 +74,10 @@ class Leases(Protocol):
         """What the store wants done now and then, such as counting its statistics."""
         ...
 
+    async def tidy(self) -> None:
+        """Clear away what ended jobs leave behind, where that is worth it."""
+        ...
+
     async def report(self, worker: WorkerInfo) -> None:
         """Tell the others that this worker lives; its two instants are set by the store."""
         ...

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.lifecycle import Status
-from holdfast.models import Job, NewJob
+from holdfast.models import Job, JobId, NewJob
 from holdfast.queries import Queries
 from tests.conformance.rig import SECOND, ids
 
@@ -56,6 +56,22 @@ async def test_every_field_that_was_given_is_kept(rig: Rig) -> None:
     assert kept == ("mail", b"to", 7, SECOND)
     assert (job.dedupe_key, job.headers) == ("key", {"trace": "1"})
     assert (job.max_attempts, job.max_recoveries) == (5, 2)
+
+
+async def test_a_job_is_kept_alike_alone_and_in_company(rig: Rig) -> None:
+    instant = datetime(2031, 6, 1, 12, 30, 0, 123456, timezone(timedelta(hours=5, minutes=30)))
+    jobs = [
+        NewJob("mail"),
+        NewJob("mail", b"", -(2**31), SECOND, headers={}, max_attempts=1),
+        NewJob("sms", EVERY_BYTE, 2**31 - 1, instant, max_recoveries=2),
+        NewJob("mail", None, 1, headers={"escape": r"\u0000 \ud800", "a": [2.5, None]}),
+    ]
+    together = await rig.queries.enqueue_many(jobs)
+    alone = [job_id for job in jobs for job_id in await rig.queries.enqueue_many([job])]
+    nobody = JobId(0)
+    assert [(await rig.row(job_id or nobody))._replace(id=nobody) for job_id in alone] == [
+        (await rig.row(job_id or nobody))._replace(id=nobody) for job_id in together
+    ]
 
 
 @pytest.mark.parametrize(

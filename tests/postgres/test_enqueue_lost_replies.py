@@ -168,10 +168,42 @@ async def test_a_dedupe_key_of_somebody_else_is_told_also_after_a_lost_reply(
         assert await payloads(connection) == [None]
 
 
-async def test_a_statement_that_arrives_after_its_repetition_does_nothing(pg18: Database) -> None:
+@pytest.mark.parametrize("moment", MOMENTS)
+async def test_a_lone_job_that_may_be_skipped_has_one_answer_however_often_it_is_sent(
+    pg18: Database, moment: Moment
+) -> None:
+    async with (
+        tables.installed(pg18.dsn) as (connection, _),
+        Forgetful(pg18.dsn) as proxy,
+        Holdfast.connect(proxy.dsn) as hf,
+    ):
+        [taken] = await hf.queries.enqueue("mail", dedupe_key="taken")
+        proxy.plan = [moment, moment]
+        skipped = await hf.queries.enqueue(
+            "mail", precious(1), dedupe_key="taken", on_conflict="skip"
+        )
+        [made] = await hf.queries.enqueue(
+            "mail", precious(2), dedupe_key="free", on_conflict="skip"
+        )
+        found = await connection.fetch("select id, dedupe_key from holdfast order by id")
+        assert skipped == [None]
+        assert [tuple(row) for row in found] == [(taken, "taken"), (made, "free")]
+        assert proxy.lost == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("enqueue:raise", inserting.columns([NewJob("mail", b"once")])),
+        ("enqueue_one:raise", inserting.fields(NewJob("mail", b"once"))),
+    ],
+    ids=["bulk", "lone"],
+)
+async def test_a_statement_that_arrives_after_its_repetition_does_nothing(
+    pg18: Database, name: str, values: dict[str, object]
+) -> None:
     async with tables.installed(pg18.dsn) as (connection, _), tables.session(pg18.dsn) as late:
-        statement = statements(Names())["enqueue:raise"]
-        values = inserting.columns([NewJob("mail", b"once")])
+        statement = statements(Names())[name]
         key = inserting.new_key()
         args = statement.args({**values, "now": None, "channel": None, "soon": None, "key": key})
         await connection.fetch(statement.text, *args)

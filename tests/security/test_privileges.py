@@ -22,24 +22,28 @@ if TYPE_CHECKING:
 
 ALL = frozenset(statements(Names()).names())
 CARRYING = frozenset(READING)
-LOOKING = frozenset(name for name in ALL if purpose(name) is Role.READER) | {"now", "statuses"}
+LOOKING = frozenset(name for name in ALL if purpose(name) is Role.READER) | {"statuses"}
 ENQUEUING = frozenset(name for name in ALL if name.startswith("enqueue"))
 READS_ONE_LEASE = frozenset({"claimed_under", "running", "lanes", "schedule_due"})
 
+OPEN = frozenset({"now", "dead_rows", "sees_payloads"})
+"""They read no table of Holdfast's."""
+
 MAY: dict[Role, frozenset[str]] = {
-    Role.PRODUCER: ENQUEUING | {"statuses", "now", "sees_payloads"},
+    Role.PRODUCER: ENQUEUING | OPEN | {"statuses"},
     # To settle is to delete a row and log it: SQL cannot tell that from a cancellation, but the
     # log can, for a worker may not write an actor.
     Role.WORKER: ALL
     - {"requeue", "edit", "cancel", "delete", "schedule_pause", "schedule_remove", "prune"}
     - {"log", "history"},
     Role.OPERATOR: ENQUEUING
+    | OPEN
     | LOOKING
     | READS_ONE_LEASE
     | {"requeue", "edit", "cancel", "delete", "schedule_pause", "schedule_remove"}
-    | {"breaker_register", "breaker_write", "sees_payloads"},
-    Role.PRUNER: frozenset({"prune", "aggregate", "statistics", "now", "sees_payloads"}),
-    Role.READER: LOOKING - CARRYING | READS_ONE_LEASE | {"sees_payloads"},
+    | {"breaker_register", "breaker_write"},
+    Role.PRUNER: OPEN | {"prune", "aggregate", "statistics"},
+    Role.READER: LOOKING - CARRYING | READS_ONE_LEASE | OPEN,
 }
 
 

@@ -148,11 +148,11 @@ def whole() -> Plan:
     return Plan(list(MEASURES), list(CONTESTANTS.values()), FULL)
 
 
-def test_a_whole_run_is_foretold_to_fit_into_90_minutes_and_a_quick_one_into_6() -> None:
+def test_a_whole_run_is_foretold_to_fit_into_two_hours_and_a_quick_one_into_6() -> None:
     few = [CONTESTANTS[name] for name in QUICK]
     quick = Plan(list(QUICK_MEASURES), few, QUICK_SIZES, QUICK_ROUNDS)
 
-    assert sum(whole().seconds(whole().steps())) < 90 * 60
+    assert sum(whole().seconds(whole().steps())) < 120 * 60
     assert sum(quick.seconds(quick.steps())) < 6 * 60
 
 
@@ -178,7 +178,7 @@ def test_those_that_a_goal_compares_have_the_most_rounds() -> None:
     )
 
     assert (drains["holdfast"], drains["graphile-worker"], drains["saq"]) == (7, 7, 3)
-    assert (minutes["holdfast"], minutes["limit"], minutes["graphile-worker"]) == (2, 2, 1)
+    assert (minutes["holdfast"], minutes["limit"], minutes["graphile-worker"]) == (3, 3, 1)
 
 
 def test_steps_that_were_taken_before_are_left_out_and_failed_ones_are_not() -> None:

@@ -149,6 +149,9 @@ class MemoryLeases:
         for worker in [info for info in self._workers.values() if info.heartbeat < hour_ago]:
             del self._workers[worker.id]
 
+    async def tidy(self) -> None:
+        """Nothing is left behind."""
+
     async def report(self, worker: WorkerInfo) -> None:
         now = self._state.now()
         first = self._workers.get(worker.id, worker._replace(started_at=now))

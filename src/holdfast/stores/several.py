@@ -129,6 +129,10 @@ class SeveralLeases:
         for party in self._parties.values():
             await party.housekeep()
 
+    async def tidy(self) -> None:
+        for party in self._parties.values():
+            await party.tidy()
+
     async def report(self, worker: WorkerInfo) -> None:
         for party in self._parties.values():
             await party.report(worker)

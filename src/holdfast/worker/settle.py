@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast.worker")
 
 _BATCH = 1000
+_MANY_CLAIMS = 16
+"""Ended ones; fewer are forgotten when there is nothing else to be written."""
+
 _RETRY = TRANSITIONS[Verb.RETRY]
 _ASKED_BY: dict[type[Outcome], Transition] = {
     Succeeded: TRANSITIONS[Verb.COMPLETE],
@@ -142,6 +145,8 @@ class Settler:
             else:
                 self._lost(endings)
         ended = list(self._hand.ended_claims)
+        if self._pending and len(ended) < _MANY_CLAIMS:
+            return
         try:
             await self._leases.forget(ended)
         except DatabaseError:

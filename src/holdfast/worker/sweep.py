@@ -17,10 +17,14 @@ if TYPE_CHECKING:
     from holdfast.models import Recovery, Want
     from holdfast.ports import Leases
     from holdfast.settings import WorkerSettings
+    from holdfast.worker.hand import Hand
 
 logger = logging.getLogger("holdfast.worker")
 
 _BATCH = 1000
+_TIDY_EVERY = 1.0
+_WORTH_TIDYING = 10_000
+"""Jobs; who has ended fewer does not even ask."""
 
 
 class Sweeper:
@@ -84,6 +88,27 @@ class Housekeeper:
                 await self._leases.housekeep()
             except DatabaseError as error:
                 logger.debug("housekeeping waits for the database: %s", error)
+
+
+class Tidier:
+    """Has the store clear up after this worker, as soon as it has ended many jobs."""
+
+    def __init__(self, leases: Leases, hand: Hand) -> None:
+        self._leases = leases
+        self._hand = hand
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        tidied = 0
+        while True:
+            await asyncio.sleep(_TIDY_EVERY)
+            if self._hand.ended - tidied < _WORTH_TIDYING:
+                continue
+            tidied = self._hand.ended
+            try:
+                await self._leases.tidy()
+            except DatabaseError as error:
+                logger.debug("tidying waits for the database: %s", error)
 
 
 async def _jittered(seconds: float) -> None:

@@ -43,7 +43,7 @@ from holdfast.worker.runners import Runners
 from holdfast.worker.settle import Settler
 from holdfast.worker.slots import Slots
 from holdfast.worker.solo import Solo
-from holdfast.worker.sweep import Housekeeper, Sweeper
+from holdfast.worker.sweep import Housekeeper, Sweeper, Tidier
 from holdfast.worker.turns import Turns
 
 if TYPE_CHECKING:
@@ -229,12 +229,14 @@ class QueueManager:
         """Claim, with all that only serves it, until there is nothing more to be claimed."""
         sweeper = Sweeper(forks["claim"].leases, wants, self._settings, self._observers, self.id)
         housekeeper = Housekeeper(forks["housekeep"].leases, self._settings)
+        tidier = Tidier(forks["housekeep"].leases, self._hand)
         async with asyncio.TaskGroup() as group:
             others = [
                 group.create_task(self._listen(forks["listen"])),
                 group.create_task(self._cancellations.run()),
                 group.create_task(sweeper.run()),
                 group.create_task(housekeeper.run()),
+                group.create_task(tidier.run()),
                 group.create_task(self._heed_shutdown()),
             ]
             self._state = "running"

@@ -38,11 +38,7 @@ told as (
         when not exists (
             select from new, clock where new.execute_after <= clock.now + $14::interval
         ) then false
-        -- A session's own lock does not stand in its way.
-        when $13::text in (select pg_listening_channels()) then true
-        when pg_try_advisory_lock(hashtextextended('listeners of ' || $13::text, 0))
-        then not pg_advisory_unlock(hashtextextended('listeners of ' || $13::text, 0))
-        else true
+        else case when $13::text in (select pg_listening_channels()) then true when pg_try_advisory_lock(hashtextextended('listeners of ' || $13::text, 0)) then not pg_advisory_unlock(hashtextextended('listeners of ' || $13::text, 0)) else true end
     end
 )
 select ids, skipped from reply where (select count(*) from told) >= 0

@@ -137,7 +137,10 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
 }
 
 _PURPOSES: Mapping[Role, tuple[str, ...]] = {
-    Role.PRODUCER: ("enqueue:raise", "enqueue:skip", "enqueue_close", "enqueue_recall", "statuses"),
+    Role.PRODUCER: (
+        *("enqueue:raise", "enqueue:skip", "enqueue_one:raise", "enqueue_one:skip"),
+        *("enqueue_close", "enqueue_recall", "statuses"),
+    ),
     Role.OPERATOR: (
         *("requeue", "edit", "cancel", "delete", "schedule_pause", "schedule_remove"),
         *("breaker_register", "breaker_write"),

@@ -16,6 +16,7 @@ from holdfast.models import Change, Held, Job, JobId, Recovery, Want, WorkerInfo
 from holdfast.stores.postgres import rows
 from holdfast.stores.postgres.counting import Counting
 from holdfast.stores.postgres.lanes import Lane, Lanes
+from holdfast.stores.postgres.vacuuming import Vacuuming
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -53,6 +54,7 @@ class PostgresLeases:
         self._names = names
         self._lanes = Lanes()
         self._counting = Counting()
+        self._vacuuming = Vacuuming(names)
         self._doubtful: list[UUID] = []
         self._contended = False
         """The lock of a limit could not be had in time."""
@@ -151,6 +153,9 @@ class PostgresLeases:
         await self._runner.run("forget_ended")
         await self._runner.run("forget_workers")
         await self._runner.run("forget_enqueues")
+
+    async def tidy(self) -> None:
+        await self._vacuuming.run(self._runner)
 
     async def report(self, worker: WorkerInfo) -> None:
         await self._runner.run("report", **worker._asdict())

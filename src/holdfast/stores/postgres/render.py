@@ -121,6 +121,15 @@ _SKIPPED = {
 }
 """The keys given that belong to other jobs."""
 
+_LISTENERS = "hashtextextended('listeners of ' || :channel::text, 0)"
+_NEEDED = (
+    # A session's own lock does not stand in its way.
+    "case when :channel::text in (select pg_listening_channels()) then true "
+    f"when pg_try_advisory_lock({_LISTENERS}) then not pg_advisory_unlock({_LISTENERS}) "
+    "else true end"
+)
+"""Whether some listener has said that it needs to be told, by sharing a lock."""
+
 
 @dataclass(frozen=True, slots=True)
 class Statement:
@@ -192,6 +201,7 @@ class Statements:
             "breaker_columns": ", ".join(f"b.{column}" for column in BREAKER_COLUMNS),
             "final": f"({', '.join(self.binding.word(status) for status in FINAL)})",
             "on_conflict": _ON_CONFLICT["skip"],
+            "needed": _NEEDED,
         }
         self._all = {statement.name: statement for statement in self._render_all()}
 
@@ -226,6 +236,7 @@ class Statements:
             "farewell",
             "workers",
             "now",
+            "dead_rows",
             "sees_payloads",
             "enqueue_close",
             "enqueue_recall",
@@ -244,6 +255,10 @@ class Statements:
             *(self._fill(file, file) for file in plain),
             *(
                 self._fill(f"enqueue:{word}", "insert", on_conflict=clause, skipped=_SKIPPED[word])
+                for word, clause in _ON_CONFLICT.items()
+            ),
+            *(
+                self._fill(f"enqueue_one:{word}", "insert_one", on_conflict=clause)
                 for word, clause in _ON_CONFLICT.items()
             ),
             *(self._fill(f"{file}:hidden", file, seen=_SEEN_BY_FEW) for file in READING),

@@ -42,11 +42,7 @@ told as (
         when not exists (
             select from new, clock where new.execute_after <= clock.now + :soon::interval
         ) then false
-        -- A session's own lock does not stand in its way.
-        when :channel::text in (select pg_listening_channels()) then true
-        when pg_try_advisory_lock(hashtextextended('listeners of ' || :channel::text, 0))
-        then not pg_advisory_unlock(hashtextextended('listeners of ' || :channel::text, 0))
-        else true
+        else {needed}
     end
 )
 select ids, skipped from reply where (select count(*) from told) >= 0

@@ -113,6 +113,9 @@ class TableLeases:
     async def housekeep(self) -> None:
         """Nothing is counted: the rows are there to be asked."""
 
+    async def tidy(self) -> None:
+        """When to vacuum the table is for its owner to say."""
+
     async def report(self, worker: WorkerInfo) -> None:
         """A table has no place for workers."""
 

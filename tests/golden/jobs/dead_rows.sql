@@ -1,0 +1,11 @@
+-- dead_rows($1 table)
+select pg_stat_get_dead_tuples(c.oid), pg_stat_get_live_tuples(c.oid)
+from pg_class c
+where c.oid = $1::text::regclass
+  and (
+      pg_has_role(c.relowner, 'usage')
+      or case
+          when current_setting('server_version_num')::integer >= 170000
+          then has_table_privilege(c.oid, 'maintain')
+      end
+  )
