@@ -74,8 +74,10 @@ class Runners:
             finally:
                 lease.task = None
                 self._ending = True
-                self._end(lease, outcome)
-                self._ending = False
+                try:
+                    self._end(lease, outcome)
+                finally:
+                    self._ending = False
             if task.cancelling() or copy_context() != self._context:
                 break
             if monotonic() - yielded > _TURN:
