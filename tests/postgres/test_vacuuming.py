@@ -110,29 +110,44 @@ async def test_what_an_old_transaction_still_sees_is_not_tried_again_until_it_ha
             assert not await tidy.run(runner)
 
 
-async def test_a_vacuum_that_somebody_else_makes_is_neither_waited_for_nor_repeated(
-    pg18: Database,
-) -> None:
+async def test_what_somebody_else_vacuums_is_left_to_them(pg: Database) -> None:
     async with (
-        tables.installed(pg18.dsn) as (connection, _),
-        tables.session(pg18.dsn) as other,
-        dedicated(pg18.dsn) as runner,
+        tables.installed(pg.dsn) as (connection, _),
+        tables.session(pg.dsn) as other,
+        dedicated(pg.dsn) as runner,
     ):
         tidy = Vacuuming(Names())
         await leave_dead(connection, MANY)
-        async with other.transaction(), asyncio.timeout(10):
+        async with other.transaction():
             await other.execute("lock table holdfast in share update exclusive mode")
-            assert await tidy.run(runner)
             assert not await tidy.run(runner)
         assert await vacuums(connection) == 0
+        assert await tidy.run(runner)
 
 
-async def test_after_a_vacuum_by_somebody_else_the_old_measure_holds_again(pg18: Database) -> None:
-    async with tables.installed(pg18.dsn) as (connection, _), dedicated(pg18.dsn) as runner:
+async def test_of_two_at_once_neither_waits_for_the_other(pg18: Database) -> None:
+    async with (
+        tables.installed(pg18.dsn) as (connection, _),
+        dedicated(pg18.dsn) as one,
+        dedicated(pg18.dsn) as two,
+    ):
+        await leave_dead(connection, MANY)
+        async with asyncio.timeout(10):
+            tried = await asyncio.gather(*(Vacuuming(Names()).run(each) for each in (one, two)))
+        assert any(tried)
+        assert 1 <= await vacuums(connection) <= sum(tried)
+
+
+async def test_after_somebody_elses_vacuum_the_old_measure_holds_again(pg18: Database) -> None:
+    async with (
+        tables.installed(pg18.dsn) as (connection, _),
+        tables.session(pg18.dsn) as old,
+        dedicated(pg18.dsn) as runner,
+    ):
         tidy = Vacuuming(Names())
-        await leave_dead(connection, 4 * MANY)
-        async with connection.transaction():
-            await connection.execute("lock table holdfast in share update exclusive mode")
+        async with old.transaction(isolation="repeatable_read"):
+            await old.execute("select pg_current_xact_id()")
+            await leave_dead(connection, 4 * MANY)
             assert await tidy.run(runner)
         await connection.execute("select pg_stat_reset_single_table_counters('holdfast'::regclass)")
         assert not await tidy.run(runner)

@@ -9,3 +9,8 @@ where c.oid = $1::text::regclass
           then has_table_privilege(c.oid, 'maintain')
       end
   )
+  and not exists (
+      select from pg_locks l
+      join pg_database d on d.oid = l.database and d.datname = current_database()
+      where l.relation = c.oid and l.mode = 'ShareUpdateExclusiveLock'
+  )

@@ -24,8 +24,8 @@ class Vacuuming:
 
     def __init__(self, names: Names) -> None:
         self._table = names.table()
-        # To make the file shorter would lock everybody out for a moment, and what somebody else is
-        # about to vacuum need not be waited for.
+        # To make the file shorter would lock everybody out for a moment; and who comes second does
+        # not wait for who came first.
         options = "truncate off, skip_locked, parallel 0"
         self._vacuum = f"vacuum ({options}) {self._table}, {names.table('_leases')}"
         self._left = 0
@@ -39,12 +39,13 @@ class Vacuuming:
         found = await runner.run("dead_rows", table=self._table)
         if not found:
             return False
-        [[dead, alive]] = found
+        dead, alive = found[0]
         self._left = min(self._left, dead)
         if dead < max(_MANY, alive // _SHARE, 2 * self._left):
             return False
         # In case it fails.
         self._left = dead
         await runner.driver.script(self._vacuum)
-        [[self._left, _]] = await runner.run("dead_rows", table=self._table)
+        found = await runner.run("dead_rows", table=self._table)
+        self._left = found[0][0] if found else dead
         return True

@@ -1,5 +1,6 @@
--- How many rows of the queue are dead and how many are not, by the server's own count; nothing where
--- this role may not vacuum the table. Before version 17 only its owner may.
+-- How many rows of the queue are dead and how many are not, by the server's own count. Nothing where
+-- this role may not vacuum the table (before version 17 only its owner may), or somebody is at it:
+-- to find that out by trying would leave a warning in the server's log.
 select pg_stat_get_dead_tuples(c.oid), pg_stat_get_live_tuples(c.oid)
 from pg_class c
 where c.oid = :table::text::regclass
@@ -9,4 +10,9 @@ where c.oid = :table::text::regclass
           when current_setting('server_version_num')::integer >= 170000
           then has_table_privilege(c.oid, 'maintain')
       end
+  )
+  and not exists (
+      select from pg_locks l
+      join pg_database d on d.oid = l.database and d.datname = current_database()
+      where l.relation = c.oid and l.mode = 'ShareUpdateExclusiveLock'
   )
