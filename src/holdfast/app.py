@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -40,8 +41,9 @@ if TYPE_CHECKING:
 
     from holdfast.breaker import BreakerPolicy
     from holdfast.clock import Clock
-    from holdfast.models import Job, OnFailure
+    from holdfast.models import OnFailure
     from holdfast.ports import Only, Store
+    from holdfast.task import EntrypointExecutorParameters, Executor
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 Mode = Literal["continuous", "drain"]
@@ -92,7 +94,9 @@ class Holdfast:
         store: Store
         if isinstance(driver, InMemoryDriver):
             store = driver.store
+            self._place: str | None = None
         else:
+            self._place = driver.place
             store = PostgresStore(driver, self._names, clock=self._clock, notify=self._notify)
         self.store = store
         carry = self._telemetry.carry if self._telemetry else None
@@ -155,6 +159,18 @@ class Holdfast:
     def in_memory(cls, *, clock: Clock | None = None, **options: Any) -> Self:
         """Without a database, for tests: the same rules, gone with the process."""
         return cls(InMemoryDriver(clock), **options)
+
+    @property
+    def place(self) -> str | None:
+        """Where it works, in words without a password; None where only the caller knows."""
+        if self._embedded is not None:
+            return f"embedded database {self._embedded}"
+        return self._place
+
+    @property
+    def names(self) -> Names:
+        """What its tables are called."""
+        return self._names
 
     async def __aenter__(self) -> Self:
         if self._embedded is not None and self._server is None:
@@ -224,18 +240,23 @@ class Holdfast:
     ) -> Callable[[Handler], Handler]:
         """Register a handler that is run at every tick of a cron expression.
 
-        Each tick is a job of the entrypoint `name`; `options` are those of `entrypoint`.
+        Each tick is a job of the entrypoint `name`; `options` are those of `entrypoint`, but that
+        the handler cannot run in another process.
         """
+        factory = options.pop("executor_factory", None)
+        if options.get("executor") == "process":
+            raise InvalidInput(
+                f'schedule {name!r:.80}: executor="process" is not for schedules; let the handler '
+                f"enqueue a job of an entrypoint that has it"
+            )
+
+        def on_ticks(parameters: EntrypointExecutorParameters) -> Executor:
+            func = self.scheduler_manager.on_ticks(parameters.func)
+            return build(replace(parameters, func=func), factory)
 
         def register(func: Handler) -> Handler:
             self.scheduler_manager.add(name, expression, timezone, misfire, overlap)
-
-            async def tick(job: Job) -> None:
-                await func(self.scheduler_manager.tick_of(job))
-
-            tick.__qualname__, tick.__module__ = func.__qualname__, func.__module__
-            self.entrypoint(name, **options)(tick)
-            return func
+            return self.entrypoint(name, executor_factory=on_ticks, **options)(func)
 
         return register
 

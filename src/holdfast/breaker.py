@@ -175,9 +175,11 @@ def _probe(
     breaker: Breaker, policy: BreakerPolicy, now: datetime, wanted: int
 ) -> tuple[Breaker, Admission]:
     live = tuple(expiry for expiry in breaker.probes if expiry > now)
-    granted = max(0, min(wanted, policy.probes - len(live)))
+    room = policy.probes - len(live)
+    granted = max(0, min(wanted, room))
     if not granted:
-        wait = min(live) - now if live else _NONE
+        # Who only looked may ask for what is left.
+        wait = _NONE if room > 0 else min(live) - now
         return breaker, Admission(breaker.generation, 0, wait=wait)
     expires = now + policy.probe_lease
     probing = replace(breaker, probes=(*live, *(expires,) * granted), updated=now)

@@ -14,6 +14,7 @@ import os
 import pwd
 import re
 import shutil
+import socket
 import stat
 import subprocess
 import tempfile
@@ -27,7 +28,7 @@ from urllib.parse import quote
 from holdfast.errors import ConnectionFailed, InvalidInput, MissingDependency
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from types import ModuleType
 
 SCHEME = "embedded:"
@@ -70,7 +71,7 @@ def start(directory: Path) -> EmbeddedServer:
         cluster = _Cluster(directory, _packaged_binaries(data), server_account(data))
         cluster.initialise()
         postmaster = cluster.ensure_running()
-        users = _lock_file(directory / "users.lock")
+        users = _lock_file(cluster.users)
         fcntl.flock(users, fcntl.LOCK_SH)
     return EmbeddedServer(cluster, postmaster.dsn, users)
 
@@ -204,6 +205,21 @@ class _Cluster:
     def data(self) -> Path:
         return self.directory / DATA
 
+    @property
+    def users(self) -> Path:
+        """Locked by every process that uses the server."""
+        return self.directory / "users.lock"
+
+    @property
+    def _server(self) -> Path:
+        """Locked by the server itself."""
+        return self.directory / "server.lock"
+
+    @property
+    def _place(self) -> Path:
+        """Says where the server was started last."""
+        return self.directory / "server.place"
+
     def initialise(self) -> None:
         if self.data.exists():
             return
@@ -219,14 +235,36 @@ class _Cluster:
     def ensure_running(self) -> _Postmaster:
         if (running := self._await_ready()) is not None:
             return running
+        self._refuse_if_elsewhere()
         sockets = self._socket_directory()
         for lock in (self.data / "postmaster.pid", sockets / f".s.PGSQL.{PORT}.lock"):
             _disown(lock)
-        log, options = self.data / "server.log", f"-c listen_addresses= -k {sockets} -p {PORT}"
-        self._pg_ctl("start", f"--log={log}", f"--options={options}")
+        self._start(sockets)
         if (running := self._await_ready()) is None:
             raise ConnectionFailed(self._failure("the server ended right after its start"))
         return running
+
+    def _refuse_if_elsewhere(self) -> None:
+        """A server of another container or machine has no pid here, but its locks are held."""
+        if not self._place.exists() or not any(map(_is_held, (self.users, self._server))):
+            return
+        if (place := self._place.read_text()) != _here():
+            raise ConnectionFailed(
+                f"embedded PostgreSQL in {self.directory} is in use on {place}, and this is "
+                f"{_here()}; only one machine or container can use it at a time: end its users "
+                f"there, or choose another directory, or a server that both can reach"
+            )
+
+    def _start(self, sockets: Path) -> None:
+        self._place.write_text(_here())
+        log, options = self.data / "server.log", f"-c listen_addresses= -k {sockets} -p {PORT}"
+        lock = _lock_file(self._server)
+        try:
+            # The server inherits it, so that it is held for as long as one of its processes lives.
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            self._pg_ctl("start", f"--log={log}", f"--options={options}", inherited=(lock,))
+        finally:
+            os.close(lock)
 
     def shut_down(self) -> None:
         if (running := self._postmaster()) is not None:
@@ -283,11 +321,12 @@ class _Cluster:
             )
         return path
 
-    def _pg_ctl(self, verb: str, *options: str) -> None:
+    def _pg_ctl(self, verb: str, *options: str, inherited: Sequence[int] = ()) -> None:
         patience = f"--timeout={_PATIENCE_SECONDS}"
-        self._run("pg_ctl", verb, "--wait", patience, f"--pgdata={self.data}", *options)
+        arguments = (verb, "--wait", patience, f"--pgdata={self.data}", *options)
+        self._run("pg_ctl", *arguments, inherited=inherited)
 
-    def _run(self, command: str, *arguments: str) -> None:
+    def _run(self, command: str, *arguments: str, inherited: Sequence[int] = ()) -> None:
         # pg_ctl's child keeps its output open, so a pipe would never end: a file does.
         with tempfile.TemporaryFile() as output:
             done = subprocess.run(  # noqa: S603 (our own binaries, no shell)
@@ -301,6 +340,7 @@ class _Cluster:
                 user=self.account and self.account.uid,
                 group=self.account and self.account.gid,
                 extra_groups=[] if self.account else None,
+                pass_fds=inherited,
             )
             output.seek(0)
             said = output.read().decode(errors="replace").strip()
@@ -349,6 +389,26 @@ def _make_usable(directory: Path) -> None:
 
 def _lock_file(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _is_held(lock: Path) -> bool:
+    """Whether a living process has the lock, in whatever container of this machine."""
+    trial = _lock_file(lock)
+    try:
+        fcntl.flock(trial, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(trial)
+    return False
+
+
+def _here() -> str:
+    """Where a pid means what it means to this process: a machine, or a container of it."""
+    namespace = ""
+    with contextlib.suppress(OSError):
+        namespace = f", {os.readlink('/proc/self/ns/pid')}"
+    return f"{socket.gethostname()}{namespace}"
 
 
 @contextlib.contextmanager

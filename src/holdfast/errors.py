@@ -13,6 +13,7 @@ HoldfastError
 ├── MissingDependency              an optional package is not installed
 ├── DatabaseError                  the server refused a statement
 │   ├── PrivilegeMissing           this user may not do that
+│   ├── UnreadableReply            a value that Python has no counterpart for
 │   ├── ConnectionFailed           no connection could be opened
 │   └── ConnectionLost             it broke under us: the outcome is unknown
 │       ├── DeadlineExceeded       no answer in time, the socket was dropped
@@ -97,6 +98,11 @@ class DatabaseError(HoldfastError):
         self.sqlstate = sqlstate
         super().__init__(message)
 
+    @property
+    def locked(self) -> bool:
+        """Somebody else had what it needs, for longer than it was to wait."""
+        return self.sqlstate == "55P03"
+
 
 class PrivilegeMissing(DatabaseError):
     """The user of the connection may not do that; nothing was changed."""
@@ -115,6 +121,17 @@ class PrivilegeMissing(DatabaseError):
             f"and give this user a role of it",
             sqlstate="42501",
         )
+
+
+class UnreadableReply(DatabaseError):
+    """A value has no counterpart in Python. The statement has happened, and the session goes on."""
+
+    def __init__(self, kind: str, column: str | None = None) -> None:
+        self.kind = kind
+        """The name of the exception. Its message stays out: it may quote the value."""
+        self.column = column
+        where = "the reply" if column is None else f"column {column!r}"
+        super().__init__(f"{where} holds a value that Python cannot read ({kind})")
 
 
 class ConnectionFailed(DatabaseError):

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NewType
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
     from uuid import UUID
 
     from holdfast.lifecycle import Status
@@ -71,6 +72,13 @@ SOON = timedelta(minutes=1)
 to wake."""
 
 
+@dataclass(slots=True, eq=False)
+class Room:
+    """How many more jobs a worker can take: each statement of a claim counts down what it took."""
+
+    left: int
+
+
 @dataclass(frozen=True, slots=True)
 class Want:
     """An entrypoint a worker can run, and the rules it claims under."""
@@ -80,6 +88,17 @@ class Want:
     max_attempts: int | None = 25
     max_recoveries: int = 3
     concurrency_limit: int = 0
+    room: Room | None = None
+    """For jobs of this entrypoint; None: for as many as there are."""
+
+    def fit(self, count: int) -> int:
+        """As many of them as there is room for."""
+        return count if self.room is None else min(count, self.room.left)
+
+    def took(self, count: int) -> None:
+        """So many were claimed."""
+        if self.room is not None:
+            self.room.left -= count
 
 
 class Held(NamedTuple):
@@ -295,10 +314,12 @@ def tick_job(name: str, slot: datetime) -> NewJob:
 class Cancellation:
     """Tells a running handler that it should stop. Safe to read from any thread."""
 
-    __slots__ = ("reason",)
+    __slots__ = ("reason", "runs_on")
 
     def __init__(self) -> None:
         self.reason: str | None = None
+        self.runs_on: Future[Any] | None = None
+        """Of a handler that could not be stopped: done when its thread has ended."""
 
     @property
     def cancel_called(self) -> bool:
@@ -328,3 +349,6 @@ CANCELED = "canceled"
 SHUTDOWN = "shutdown"
 TIMED_OUT = "timed out"
 """Why a running handler was told to stop."""
+
+NOT_STARTED = "not started"
+"""Why a job is handed back whose handler was never called."""

@@ -42,6 +42,7 @@ class Leases(Protocol):
     ) -> list[Job]:
         """Lease up to `limit` due jobs of these entrypoints to `worker`, each with a new token.
 
+        Of an entrypoint no more than its want has room for; what is taken is counted down there.
         Jobs come back picked; one that had no attempts left comes back failed: it was retired on
         the way and must not be run. `sweep` asks for a look everywhere, whatever it costs; without
         it a store may look only where it expects work, and `next_due` says when it will do more.
@@ -58,6 +59,17 @@ class Leases(Protocol):
 
     async def change(self, transition: Transition, changes: Sequence[Change]) -> list[Held]:
         """Make one transition for each lease that is still owned; return those that moved."""
+        ...
+
+    async def locked(self, held: Sequence[Held]) -> set[Held]:
+        """Those whose rows somebody else has locked: what `renew` and `change` do not wait for.
+
+        Both fail with an error that is `locked` instead, and nothing of the call is done.
+        """
+        ...
+
+    async def recall(self) -> None:
+        """Hand back what claims took whose replies never came."""
         ...
 
     async def forget(self, tokens: Sequence[UUID]) -> None:

@@ -15,7 +15,12 @@ _NAMES = (
     r"|private[_-]?key|(?:auth|access|refresh|id|session|bearer|csrf)[_-]?token|token|credentials?"
 )
 _CAMEL = r"(?-i:(?<=[a-z])(?:Password|Passphrase|Secret|ApiKey|AccessKey|PrivateKey|Token))"
-_VALUE = r"(?:'[^'\r\n]*'|\"[^\"\r\n]*\"|[^\s,;&)\]}'\"]+)"
+_QUOTE = r"(?:[bru]{0,2}\\{0,3}['\"])"
+"""Of a text, of bytes, or in JSON that is a text in JSON."""
+_VALUE = (
+    r"(?:[bru]{0,2}'(?:[^'\\\r\n]|\\.)*'?|[bru]{0,2}\"(?:[^\"\\\r\n]|\\.)*\"?"
+    r"|\\{1,3}['\"][^'\"\r\n]*['\"]?|[^\s,;&)\]}'\"]+)"
+)
 
 _KEY = re.compile(
     r"-----BEGIN ([A-Z0-9 ]{0,40}PRIVATE KEY)-----(?:.{0,8000}?-----END \1-----|.{0,8000})", re.S
@@ -32,12 +37,18 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     ),
     (
         ("authorization",),
-        re.compile(r"(?i)\b(authorization['\"]?\s{0,3}[:=]\s{0,3}['\"]?)[^\r\n'\"]{1,4000}"),
+        re.compile(
+            rf"(?i)\b(authorization(?:{_QUOTE}\s{{0,3}}[:=,]|\s{{0,3}}[:=])\s{{0,3}}{_QUOTE}?)"
+            r"[^\r\n'\"]{1,4000}"
+        ),
         rf"\1{MASK}",
     ),
     (
         ("cookie",),
-        re.compile(r"(?i)\b(cookie['\"]?\s{0,3}:\s{0,3}['\"]?)[^\r\n'\"]{1,8000}"),
+        re.compile(
+            rf"(?i)\b(cookie(?:{_QUOTE}\s{{0,3}}[:,]|\s{{0,3}}:)\s{{0,3}}{_QUOTE}?)"
+            r"[^\r\n'\"]{1,8000}"
+        ),
         rf"\1{MASK}",
     ),
     (("bearer",), re.compile(r"(?i)\b(bearer\s{1,3})[\w.~+/=-]{8,4000}"), rf"\1{MASK}"),
@@ -51,7 +62,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (
         ("pass", "pwd", "secret", "key", "token", "credential"),
         re.compile(
-            rf"(?i)((?:(?<![a-z0-9])(?:{_NAMES})|{_CAMEL})['\"]?\s{{0,3}}(?:=>|[:=])\s{{0,3}}){_VALUE}"
+            rf"(?i)((?:(?<![a-z0-9])(?:{_NAMES})|{_CAMEL})\\{{0,3}}['\"]?\s{{0,3}}(?:=>|[:=])\s{{0,3}}){_VALUE}"
         ),
         rf"\1{MASK}",
     ),

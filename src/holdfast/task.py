@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from holdfast.breaker import BreakerPolicy, policy_of
 from holdfast.errors import InvalidInput
-from holdfast.models import Context, Job, OnFailure, Want
+from holdfast.models import Context, Job, OnFailure, Room, Want
 
 Handler = Callable[..., Any]
 Kind = Literal["async", "thread", "process"]
@@ -65,12 +65,14 @@ class Entrypoint:
 
     def want(self, default_lease: timedelta) -> Want:
         """The rules a worker claims its jobs under."""
+        capacity = getattr(self.executor, "capacity", 0)
         return Want(
             entrypoint=self.name,
             lease=self.retry_timer or default_lease,
             max_attempts=self.max_attempts,
             max_recoveries=self.max_recoveries,
             concurrency_limit=self.concurrency_limit,
+            room=Room(capacity) if capacity else None,
         )
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
+
+import pytest
 
 from holdfast import BreakerPolicy, Holdfast
 from holdfast.breaker import Verdicts
 from tests.cli.command_line import EVIL, holdfast, inside
+from tests.cli.terminal import columns_of, on_a_terminal
 
 if TYPE_CHECKING:
     from tests.servers import Database
@@ -16,10 +21,10 @@ if TYPE_CHECKING:
 STRIPE = BreakerPolicy("stripe", threshold=2, cooldown=timedelta(seconds=90))
 
 
-def fail(dsn: str) -> None:
+def fail(dsn: str, policy: BreakerPolicy = STRIPE) -> None:
     async def work() -> None:
         async with Holdfast.connect(dsn) as hf:
-            await hf.store.breakers.record([Verdicts(STRIPE, 0, (False, False))])
+            await hf.store.breakers.record([Verdicts(policy, 0, (False, False))])
 
     asyncio.run(work())
 
@@ -29,7 +34,7 @@ def test_breakers_are_listed_with_when_they_try_again(installed: str) -> None:
     assert inside("breaker", "list", "--json", "--dsn", installed).json == []
     fail(installed)
     shown = inside("breaker", "list", "--dsn", installed).out
-    assert all(word in shown for word in ("stripe", "open", "2", "after 1m 30s"))
+    assert all(word in shown for word in ("stripe", "open", "2", "1m 30s"))
     [record] = inside("breaker", "list", "--json", "--dsn", installed).json
     assert (record["name"], record["state"], record["failures"]) == ("stripe", "open", 2)
     assert (record["cooldown_seconds"], record["generation"]) == (90.0, 1)
@@ -76,3 +81,24 @@ def test_the_table_of_the_breakers_can_be_installed_alone(pg18: Database) -> Non
     assert (kept["name"], kept["state"]) == ("stripe", "open")
     assert inside("uninstall", "--yes", "--dsn", pg18.dsn).code == 0
     inside("breaker", "list", "--dsn", pg18.dsn).complains(4, "holdfast_breakers")
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["opened by failures", "held by hand"])
+def test_a_breaker_can_be_read_in_full_on_80_columns(
+    installed: str, held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, reason = "payments_through_stripe_in_europe", "their maintenance until monday at noon"
+    fail(installed, replace(STRIPE, name=name))
+    if held:
+        monkeypatch.setenv("LOGNAME", "ann.of.operations")
+        inside("breaker", "open", name, "--reason", reason, "--dsn", installed)
+    [record] = inside("breaker", "list", "--json", "--dsn", installed).json
+    lines = on_a_terminal("breaker", "list", "--dsn", installed)
+    found = columns_of(lines)
+    assert list(found) == ["name", "state", "failures", "tries again", "held by", "reason"]
+    assert (found["name"], found["state"]) == (name, "heldopen" if held else "open")
+    assert (found["held by"], found["reason"]) == (
+        (record["actor"], reason.replace(" ", "")) if held else ("", "")
+    )
+    assert re.fullmatch("" if held else r"in1m\d+s", found["tries again"])
+    assert not re.search(r"\d{4}-\d\d-\d\d", "\n".join(lines))

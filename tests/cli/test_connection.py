@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -58,6 +59,16 @@ def test_an_option_after_the_command_wins_over_one_before_it() -> None:
     before = Given(dsn="postgresql://before/x", prefix="one", schema="s", debug=True)
     after = Given(embedded="data", prefix="two").over(before)
     assert after == Given(embedded="data", prefix="two", schema="s", debug=True)
+
+
+@pytest.mark.parametrize("name", ["dsn", "embedded", "prefix", "schema"])
+def test_an_empty_option_is_refused_and_never_means_what_the_environment_names(name: str) -> None:
+    """As from `--dsn "$STAGING_DSN"` with the variable unset."""
+    with pytest.raises(InvalidInput, match=f"--{name} is empty"):
+        resolve(replace(Given(), **{name: ""}), ALL)  # type: ignore[arg-type]
+    before = Given(dsn="postgresql://before/x", prefix="one", schema="s")
+    with pytest.raises(InvalidInput, match=f"--{name} is empty"):
+        resolve(replace(Given(), **{name: ""}).over(before), {})  # type: ignore[arg-type]
 
 
 def test_names_of_tables_come_from_the_environment_too() -> None:

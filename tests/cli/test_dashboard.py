@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -18,8 +19,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
+from rich.live import Live
 
 from holdfast import Holdfast, NewJob, Status
+from holdfast.cli.dashboard import refresh
 from holdfast.cli.dashboard_picture import draw, scene
 from holdfast.cli.dashboard_render import WIDE, render, sparkline
 from holdfast.cli.dashboard_snapshot import (
@@ -57,13 +60,12 @@ import_file         12       2       3   1m 15s         418          1
 charge_card          0       4       1                2,077          0
 nightly_report       1       0       0                    0          0
 
-running, longest first
+running, longest first  … and 338 more
 job    entrypoint    worker           held for  lease age
 41877  import_file   web-1:4120:9f3c  48s       9.1s of 30s
 42019  import_file   web-2:3991:07ab  12s       2.6s of 30s
 42103  resize_image  web-1:4120:9f3c  1.9s      1.9s of 30s
 42110  charge_card   web-2:3991:07ab  210ms     210ms of 30s
-and 338 more
 
 latest failures
 job    entrypoint   status     when         error
@@ -142,6 +144,126 @@ def test_rows_that_find_no_room_are_counted() -> None:
     assert "and 26 more" in as_text(Snapshot(at=AT, entrypoints=many))
 
 
+HOME = "\x1b[H"
+TITLES = ("entrypoints now", "running", "latest failures", "workers", "schedules")
+
+
+class Glass(io.StringIO):
+    """Hands out each look as it comes to stand on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks: asyncio.Queue[str] = asyncio.Queue()
+
+    def write(self, text: str) -> int:
+        look = text.rpartition(HOME)[2] if HOME in text else ""
+        if look:
+            self.looks.put_nowait(look)
+        return super().write(text)
+
+
+async def on_screen(
+    snapshot: Snapshot, width: int = 80, height: int = 24, *, away: bool = False
+) -> list[str]:
+    """What stands on a terminal of that size, with the database there or away."""
+    glass = Glass()
+    screen = Console(
+        width=width,
+        height=height,
+        file=glass,
+        force_terminal=True,
+        color_system=None,
+        _environ={"TERM": "xterm-256color"},
+    )
+    nobody = Holdfast.connect("postgresql://nobody@127.0.0.1:1/nowhere")
+    done = asyncio.Event()
+    async with asyncio.timeout(30), nobody, asyncio.TaskGroup() as group:
+        with Live(console=screen, screen=True, auto_refresh=False) as live:
+            group.create_task(refresh(nobody, live, snapshot, 0 if away else 60, done))
+            look = await glass.looks.get()
+            if away:
+                look = await glass.looks.get()
+            done.set()
+    return [line.rstrip() for line in look.splitlines()]
+
+
+def busy(number: int) -> Snapshot:
+    """That many of everything, each with a long name."""
+    known, name, worker = scene(), "charge_card_through_stripe_eu1", "host-7f9c8d:12345:deadbeef"
+    return replace(
+        known,
+        entrypoints=tuple(EntrypointRow(f"{n}_{name}", 1, 1) for n in range(number)),
+        running=tuple(
+            replace(known.running[0], id=JobId(n), entrypoint=name, worker=worker)
+            for n in range(number)
+        ),
+        failures=tuple(replace(known.failures[0], entrypoint=name) for _ in range(number)),
+        workers=tuple(replace(known.workers[0], id=worker) for _ in range(number)),
+        schedules=tuple(replace(known.schedules[1], name=f"{n}_{name}") for n in range(number)),
+    )
+
+
+def sections(lines: list[str]) -> dict[str, list[str]]:
+    """The lines of each section, where each stands below the one before."""
+    places = {
+        title: n for title in TITLES for n, line in enumerate(lines) if line.startswith(title)
+    }
+    assert list(places) == list(TITLES), lines
+    ends = [*list(places.values())[1:], len(lines) - 1]
+    return {
+        title: [line for line in lines[place:end] if line]
+        for (title, place), end in zip(places.items(), ends, strict=True)
+    }
+
+
+async def test_a_database_that_is_away_is_told_of_at_the_top_of_24_lines() -> None:
+    lines = await on_screen(scene(), away=True)
+    assert len(lines) == 24
+    assert lines[0].startswith("no answer, this is the last look: ")
+    assert lines[-1] == "q ends · every 0 s"
+    assert all(len(section) >= 3 for section in sections(lines).values())
+
+
+@pytest.mark.parametrize("away", [False, True])
+@pytest.mark.parametrize("height", [24, 25, 30, 36, 50, 70])
+async def test_every_section_keeps_its_first_rows_and_counts_the_others(
+    height: int, away: bool
+) -> None:
+    lines = await on_screen(busy(12), height=height, away=away)
+    assert len(lines) == height
+    assert max(map(len, lines)) <= 80
+    assert lines[-1].startswith("q ends")
+    for title, (heading, columns, *rows) in sections(lines).items():
+        assert columns.split()[0] in ("entrypoint", "job", "worker", "schedule"), title
+        more = re.search(r"… and (\d+) more$", heading)
+        assert len(rows) >= 1
+        assert len(rows) + (int(more[1]) if more else 0) == 12, lines
+
+
+async def test_what_has_room_is_shown_in_full() -> None:
+    lines = await on_screen(scene(), 84, 36)
+    assert "\n".join(lines[:35]) + "\n" == PICTURE
+    closer = await on_screen(scene(), 84, 31)
+    assert closer[:30] == [line for line in PICTURE.splitlines() if line]
+
+
+async def test_a_wide_terminal_of_24_lines_shows_a_row_of_everything() -> None:
+    lines = await on_screen(busy(12), WIDE)
+    text = "\n".join(lines)
+    assert len(lines) == 24
+    assert all(title in text for title in TITLES)
+    assert text.count("more") == 5
+    assert lines[-1] == "q ends · every 60 s"
+
+
+@pytest.mark.parametrize("height", [3, 8, 16])
+async def test_trouble_and_the_keys_are_seen_on_the_lowest_terminal(height: int) -> None:
+    lines = await on_screen(busy(12), height=height, away=True)
+    assert len(lines) == height
+    assert lines[0].startswith("no answer")
+    assert lines[-1].startswith("q ends")
+
+
 def test_the_sparkline_is_full_at_its_highest_value_and_flat_without_any() -> None:
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
     assert sparkline([0, 0]) == "▁▁"
@@ -172,6 +294,16 @@ async def hf(request: pytest.FixtureRequest) -> AsyncIterator[Holdfast]:
 LEASE = timedelta(seconds=30)
 
 
+async def look_at(hf: Holdfast, ended: int, before: Snapshot | None = None) -> Snapshot:
+    """A look in which so many have ended: a transaction of another test can delay the count."""
+    async with asyncio.timeout(30):
+        while True:
+            snapshot = await collect(hf, before)
+            if sum(snapshot.minutes) >= ended:
+                return snapshot
+            await asyncio.sleep(0.02)
+
+
 async def test_a_look_finds_what_is_there(hf: Holdfast) -> None:
     @hf.entrypoint("fine")
     async def fine(job: object) -> None:
@@ -191,7 +323,7 @@ async def test_a_look_finds_what_is_there(hf: Holdfast) -> None:
     await hf.queries.enqueue_many([NewJob("busy")])
     [leased] = await hf.store.leases.claim([Want("busy", LEASE)], limit=9, worker="w", sweep=True)
 
-    snapshot = await collect(hf)
+    snapshot = await look_at(hf, ended=5)
     rows = {row.name: row for row in snapshot.entrypoints}
     assert rows["open"].queued == 2
     assert rows["open"].waiting_since is not None
@@ -218,7 +350,7 @@ async def test_looks_in_a_row_make_a_rate(hf: Holdfast) -> None:
     await hf.queries.enqueue_many([NewJob("fine")] * 7)
     await hf.run(mode="drain")
     hf.shutdown.clear()
-    second = await collect(hf, first)
+    second = await look_at(hf, 7, first)
     seconds = (second.at - first.at).total_seconds()
     assert [round(rate * seconds) for rate in second.rates] == [7]
     third = await collect(hf, second)

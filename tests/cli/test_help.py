@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
@@ -13,6 +13,9 @@ from holdfast.cli import app, complete_embedded
 from holdfast.cli.command import App
 from holdfast.errors import InvalidInput
 from tests.cli.command_line import holdfast, inside
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 EXPECTED = {
     *("install", "upgrade", "uninstall", "verify", "sql", "run", "enqueue", "failed", "requeue"),
@@ -87,7 +90,11 @@ def test_no_arguments_print_the_help_once() -> None:
         (("sql",), "install"),
         (("sql", "nonsense"), "'nonsense'"),
         (("schedules", "explode"), "explode"),
-        (("schedules", "--json", "list"), "--json"),
+        (("schedules", "--json", "list"), "--json goes last: holdfast schedules list --json"),
+        (("schedules", "--json", "run", "x"), "--json goes last: holdfast schedules run --json"),
+        (("schedules", "--json", "pause", "x"), "schedules pause prints no JSON"),
+        (("schedules", "--json", "resume", "x"), "schedules resume prints no JSON"),
+        (("schedules", "--json", "remove", "x"), "schedules remove prints no JSON"),
         (("failed", "--driver", "odbc"), "'odbc'"),
         (("sql", "install", "--prefix", "No-Good"), "'No-Good'"),
         (("sql", "install", "--schema", 'a"; drop'), "schema"),
@@ -120,6 +127,26 @@ def test_embedded_takes_a_directory_only_if_it_looks_like_one(
     typed: list[str], meant: list[str]
 ) -> None:
     assert complete_embedded(typed) == meant
+
+
+@pytest.fixture
+def queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder has two embedded databases, one of them named like a command."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("my-first-queue", "install"):
+        (tmp_path / name / "pgdata").mkdir(parents=True)
+
+
+@pytest.mark.usefixtures("queues")
+def test_an_argument_after_embedded_that_names_a_database_is_refused() -> None:
+    done = inside("enqueue", "greet", "--embedded", "my-first-queue")
+    done.complains(2, "--embedded=my-first-queue", "--embedded=.holdfast")
+
+
+@pytest.mark.usefixtures("queues")
+@pytest.mark.parametrize("word", ["install", "other", "x" * 5000, ""])
+def test_any_other_argument_after_embedded_is_one(word: str) -> None:
+    assert complete_embedded(["--embedded", word]) == ["--embedded=.holdfast", word]
 
 
 def _failing(error: Exception) -> App:

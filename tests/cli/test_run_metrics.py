@@ -134,13 +134,17 @@ async def test_a_worker_whose_claims_are_not_answered_is_not_alive(
     settings = WorkerSettings(dequeue_timeout=QUICK)
     async with Holdfast.connect(controlled_server.dsn) as holdfast:
         await holdfast.install()
+        works = asyncio.Event()
 
         @holdfast.entrypoint("any")
         async def handle(job: object) -> None:
-            pass
+            works.set()
 
         worker = WorkerProbe(holdfast, settings)
         work = asyncio.create_task(holdfast.run(dequeue_timeout=QUICK, signals=False))
+        # One that has yet to start is taken for alive, but does not outlive its database.
+        await holdfast.queries.enqueue("any")
+        await works.wait()
         await until_live(worker, True)
 
         await asyncio.to_thread(controlled_server.stop)

@@ -144,6 +144,18 @@ def test_a_second_signal_to_the_supervisor_is_fast_for_all(bench: Bench) -> None
     assert [job.recoveries for job in waiting] == [0] * 4
 
 
+def test_a_supervisor_that_is_told_to_quit_ends_at_once_with_all_workers(bench: Bench) -> None:
+    supervisor = bench.start(*TWO)
+    until(lambda: supervisor.log.count("runs jobs:main") == 2, "two workers")
+    children = supervisor.children()
+
+    supervisor.send(signal.SIGQUIT)
+
+    supervisor.ended()
+    assert not any(map(psutil.pid_exists, children))
+    assert len(pids(bench)) == 2
+
+
 def test_a_frozen_worker_cannot_keep_the_supervisor_from_ending(bench: Bench) -> None:
     supervisor = bench.start("jobs:main", "--processes", "2", "--drain-timeout", "0s")
     until(lambda: supervisor.log.count("runs jobs:main") == 2, "two workers")

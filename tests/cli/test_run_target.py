@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import InvalidInput
+from holdfast import InvalidInput, JobId
 from holdfast.cli.target import Target, opened
 from tests.cli.running import JOBS, Bench, installed
 
@@ -67,6 +67,32 @@ def test_a_dsn_on_the_command_line_reaches_the_target(bench: Bench) -> None:
 
     assert code == 0, log
     assert len(bench.journal("quick")) == 1
+    assert re.search(r"runs jobs:main on 127\.0\.0\.1:\d+, database tests_", log)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--dsn", "postgresql://127.0.0.1:1/none"], "not on 127.0.0.1:1, database none"),
+        (["--embedded=elsewhere"], "not on embedded database"),
+        (["--prefix", "other"], 'has its tables at "holdfast", not at "other"'),
+    ],
+)
+def test_a_target_that_works_elsewhere_than_the_command_line_says_is_refused(
+    bench: Bench, options: list[str], words: str
+) -> None:
+    (bench.directory / "written_in.py").write_text(
+        f"from holdfast import Holdfast\nhf = Holdfast.connect({bench.dsn!r})\n"
+        "@hf.entrypoint('quick')\nasync def quick(job): ...\n"
+    )
+    [job_id] = bench.enqueue("quick")
+
+    code, log = bench.run("written_in:hf", "--mode", "drain", *options)
+
+    assert code == 2, log
+    assert words in log
+    assert "let it read HOLDFAST_DSN" in log
+    assert bench.ask(lambda hf: hf.queries.get_jobs([JobId(job_id)]))
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,10 @@ def plain(job: Job) -> None:
     """Never runs either."""
 
 
+async def no_parameter() -> None:
+    """Nor does this."""
+
+
 def application(rig: Rig, **options: Any) -> Holdfast:
     if isinstance(rig.store, PostgresStore):
         return Holdfast(rig.store.driver, **options)
@@ -103,6 +107,26 @@ SETUPS: Mapping[str, tuple[Callable[[Holdfast], object], type[HoldfastError], st
         lambda app: app.schedule("report", "@daily", overlap="queue")(handler),  # type: ignore[arg-type]
         ScheduleError,
         "overlap must be .* got 'queue'",
+    ),
+    "schedule with a plain def": (
+        lambda app: app.schedule("report", "@daily")(plain),
+        InvalidInput,
+        "is a plain def; make it `async def`",
+    ),
+    "schedule with an async def in a thread": (
+        lambda app: app.schedule("report", "@daily", executor="thread")(handler),
+        InvalidInput,
+        "is an async def; make it a plain `def`",
+    ),
+    "schedule without a parameter": (
+        lambda app: app.schedule("report", "@daily")(no_parameter),
+        InvalidInput,
+        "is called with .job., but takes",
+    ),
+    "schedule in another process": (
+        lambda app: app.schedule("report", "@daily", executor="process")(plain),
+        InvalidInput,
+        "is not for schedules; let the handler enqueue",
     ),
 }
 

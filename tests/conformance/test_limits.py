@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.lifecycle import Status, Verb
-from holdfast.models import LogEntry, NewJob, Want
+from holdfast.models import LogEntry, NewJob, Room, Want
 from tests.conformance.rig import LEASE, SECOND, WANT, ids
 
 if TYPE_CHECKING:
@@ -74,6 +74,45 @@ async def test_limits_of_two_entrypoints_are_independent(rig: Rig) -> None:
     await rig.enqueue(*[NewJob("mail")] * 4, *[NewJob("sms")] * 4)
     jobs = await rig.claim(limited(1), limited(2, "sms"), limit=8)
     assert sorted(job.entrypoint for job in jobs) == ["mail", "sms", "sms"]
+
+
+def roomy(left: int, entrypoint: str = "mail", limit: int = 0) -> Want:
+    return Want(entrypoint, LEASE, concurrency_limit=limit, room=Room(left))
+
+
+@pytest.mark.parametrize(
+    ("left", "batch", "limit", "claimed"),
+    [(0, 10, 0, 0), (2, 10, 0, 2), (3, 2, 0, 2), (3, 10, 1, 1)],
+)
+async def test_a_claim_takes_no_more_than_there_is_room_for_and_counts_it_down(
+    rig: Rig, left: int, batch: int, limit: int, claimed: int
+) -> None:
+    job_ids = await rig.enqueue(*[NewJob("mail")] * 5)
+    want = roomy(left, limit=limit)
+    assert ids(await rig.claim(want, limit=batch)) == job_ids[:claimed]
+    assert want.room is not None
+    assert want.room.left == left - claimed
+
+
+async def test_room_is_shared_by_all_priorities_and_the_highest_has_it_first(rig: Rig) -> None:
+    *_, third, second, first = await rig.enqueue(*[NewJob("mail", priority=n) for n in range(5)])
+    assert ids(await rig.claim(roomy(3))) == [first, second, third]
+
+
+async def test_what_one_entrypoint_has_no_room_for_goes_to_the_others(rig: Rig) -> None:
+    await rig.enqueue(*[NewJob("mail")] * 6, *[NewJob("sms")] * 6)
+    jobs = await rig.claim(roomy(1, "sms"), WANT, limit=6)
+    assert sorted(job.entrypoint for job in jobs) == ["mail"] * 5 + ["sms"]
+
+
+async def test_a_store_asked_again_goes_by_the_room_there_is_then(rig: Rig) -> None:
+    first, second, *_ = await rig.enqueue(*[NewJob("mail")] * 5)
+    want, leases = roomy(1), rig.worker().leases
+    assert want.room is not None
+    assert ids(await leases.claim([want], limit=10, worker="w1")) == [first]
+    assert await leases.claim([want], limit=10, worker="w1") == []
+    want.room.left = 1
+    assert ids(await leases.claim([want], limit=10, worker="w1")) == [second]
 
 
 async def tried(rig: Rig, times: int, max_attempts: int | None = None) -> Job:

@@ -95,6 +95,27 @@ async def test_infinite_instants_are_the_ends_of_time(driver: Driver) -> None:
     assert (end.year, start.year) == (9999, 1)
 
 
+async def test_infinite_days_are_the_ends_of_time_too(driver: Driver) -> None:
+    for kind in ("timestamp", "date"):
+        sql = f"select 'infinity'::{kind}, '-infinity'::{kind}, '2024-02-29'::{kind}"
+        ((end, start, leap_day),) = await driver.fetch(sql)
+        assert (end.year, start.year, leap_day.year) == (9999, 1, 2024)
+
+
+@pytest.mark.parametrize(
+    "odd", ["'20255-01-01'::timestamptz", "'24:00'::time", "'4000-1-1 BC'::date"]
+)
+async def test_a_value_that_python_has_no_room_for_is_a_database_error(
+    driver: Driver, odd: str
+) -> None:
+    # More often than it takes to be prepared.
+    for _ in range(7):
+        with pytest.raises(DatabaseError) as caught:
+            await driver.fetch(f"select n, {odd} from generate_series(1, 9) n")
+        assert not isinstance(caught.value, ConnectionLost)
+        assert await value(driver, "select 1") == 1
+
+
 async def test_a_statement_without_rows_gives_an_empty_list(driver: Driver) -> None:
     assert await driver.fetch("create table nothing (id bigint)") == []
     assert await driver.fetch("insert into nothing values ($1)", (1,)) == []

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from holdfast.clock import ManualClock
 from holdfast.lifecycle import Guard
 from holdfast.models import Change, Held, NewJob, Want
+from holdfast.stores.postgres import render
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.postgres.tables import render as table_render
 from tests.postgres import tables
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Coroutine, Iterator
 
     from holdfast.lifecycle import Status, Transition
     from holdfast.models import Job, JobId, Requeued
@@ -101,9 +105,27 @@ def held(*jobs: Job) -> set[Held]:
     return {Held(job.id, job.claim_token) for job in jobs if job.claim_token}
 
 
+@contextmanager
+def patient() -> Iterator[None]:
+    """Changes wait for a row for as long as the test does, so that it can see them wait."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (render, table_render):
+            patch.setattr(module, "PATIENCE", f"set_config('lock_timeout', '{PATIENCE}s', true)")
+        render.statements.cache_clear()
+        yield
+    render.statements.cache_clear()
+
+
 @asynccontextmanager
 async def stage_on(dsn: str) -> AsyncIterator[Stage]:
     clock = ManualClock()
+    with patient():
+        async with _sessions(dsn, clock) as stage:
+            yield stage
+
+
+@asynccontextmanager
+async def _sessions(dsn: str, clock: ManualClock) -> AsyncIterator[Stage]:
     async with (
         tables.installed(dsn, clock) as (first, a),
         tables.session(dsn) as second,

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from holdfast.clock import SystemClock
 from holdfast.errors import DatabaseError
+from holdfast.lifecycle import TRANSITIONS, Verb
+from holdfast.models import NewJob
 from holdfast.settings import Names
 from holdfast.stores.postgres.counting import Counting
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
 from holdfast.stores.postgres.render import statements
 from holdfast.stores.postgres.runner import Runner
+from tests.conformance.rig import WANT, change
 from tests.postgres import tables
 
 if TYPE_CHECKING:
+    from holdfast.stores.postgres.store import PostgresStore
     from tests.servers import Database
 
 ROWS = 2500
@@ -107,3 +112,75 @@ async def test_after_a_bite_that_failed_the_next_is_the_smallest(pg: Database) -
         before = await counted_up_to(connection)
         await counting.bite(runner)
         assert await counted_up_to(connection) - before <= FIRST_BITE
+
+
+ELSEWHERE = 10**15
+"""An id that the transactions of another server had reached, and those of ours never will."""
+
+RESTORED = f"""
+insert into holdfast_log (job_id, status, entrypoint, priority, attempt, recoveries, tx)
+values (-1, 'successful', 'mail', 0, 1, 0, 1), (-2, 'successful', 'mail', 0, 1, 0, {ELSEWHERE - 1});
+update holdfast_counted set tx = {ELSEWHERE}
+"""
+"""What a dump brings along: rows that were counted there, and the mark that says so."""
+
+
+async def settle(store: PostgresStore, jobs: int) -> None:
+    await store.jobs.insert([NewJob("mail")] * jobs, "raise")
+    claimed = await store.leases.claim([WANT], limit=jobs, worker="w", sweep=True)
+    assert len(claimed) == jobs
+    await store.leases.change(TRANSITIONS[Verb.COMPLETE], [change(job) for job in claimed])
+
+
+async def count_all(connection: Any, store: PostgresStore) -> int:
+    """Count whatever is committed by now; the sum of the statistics then."""
+    until = int(await connection.fetchval("select pg_current_xact_id()::text::bigint"))
+    async with asyncio.timeout(30):
+        await store.jobs.aggregate()
+        # Rows are counted when no older transaction runs on the server, and it has others.
+        while await counted_up_to(connection) < until:
+            await store.jobs.aggregate()
+    return await count(connection)
+
+
+async def test_after_a_restore_what_is_logged_here_is_counted_once(pg: Database) -> None:
+    async with tables.installed(pg.dsn) as (connection, store):
+        await settle(store, 2)
+        assert await count_all(connection, store) == 2
+        await connection.execute(RESTORED)
+        await settle(store, 3)
+        assert await count_all(connection, store) == 5
+        assert await count_all(connection, store) == 5
+
+
+async def test_after_a_restore_nothing_is_pruned_before_it_is_counted(pg: Database) -> None:
+    async with tables.installed(pg.dsn) as (connection, store):
+        await connection.execute(RESTORED)
+        await settle(store, 3)
+        await store.jobs.prune(older_than=timedelta(0), limit=100)
+        assert await count_all(connection, store) == 3
+        await store.jobs.prune(older_than=timedelta(0), limit=100)
+        assert await tables.log(connection) == []
+
+
+async def test_restored_rows_are_not_counted_when_our_own_ids_reach_theirs(pg: Database) -> None:
+    async with tables.installed(pg.dsn) as (connection, store):
+        await connection.execute(
+            "insert into holdfast_log"
+            " (job_id, status, entrypoint, priority, attempt, recoveries, tx)"
+            " select -n, 'successful', 'mail', 0, 1, 0, pg_current_xact_id()::text::bigint + n"
+            f" from generate_series(1, {ROWS // 2}) n"
+        )
+        await connection.execute(f"update holdfast_counted set tx = {ELSEWHERE}")
+        await connection.execute(FILL)
+        assert await count_all(connection, store) == ROWS
+
+
+async def test_rows_of_a_savepoint_are_counted(pg: Database) -> None:
+    """They carry the id of the whole transaction, and were written under one of their own."""
+    async with tables.installed(pg.dsn) as (connection, store):
+        async with connection.transaction():
+            await connection.execute("select pg_current_xact_id()")
+            async with connection.transaction():
+                await settle(store, 3)
+        assert await count_all(connection, store) == 3

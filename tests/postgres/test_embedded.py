@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import asyncpg
 import psutil
@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from holdfast import embedded
-from holdfast.errors import HoldfastError, InvalidInput, MissingDependency
+from holdfast.errors import ConnectionFailed, HoldfastError, InvalidInput, MissingDependency
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,9 +52,9 @@ print("still there", end="")
 class Sharer:
     """Another process that uses the server of a directory until it is told to leave."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *container: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SHARER, str(directory)],
+            [*container, sys.executable, "-c", SHARER, str(directory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -68,6 +68,12 @@ class Sharer:
 
     def kill(self) -> None:
         self._process.kill()
+        self._process.communicate(timeout=60)
+
+    def kill_inside(self) -> None:
+        """End the first process of a container, and with it by the kernel's hand all others."""
+        [first] = psutil.Process(self._process.pid).children()
+        first.kill()
         self._process.communicate(timeout=60)
 
 
@@ -343,3 +349,87 @@ def test_a_process_ended_by_ctrl_c_stops_its_server(directory: Path) -> None:
     process.communicate(timeout=60)
 
     assert not is_running(directory)
+
+
+def look_from_elsewhere(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """See a server as another container does: by a pid that nobody has here."""
+
+    def nobody(pid: int) -> NoReturn:
+        raise psutil.NoSuchProcess(pid)
+
+    (directory / "server.place").write_text("box, pid:[1]")
+    monkeypatch.setattr(psutil, "Process", nobody)
+
+
+def refuses_to_start(directory: Path) -> None:
+    before = server_pid(directory)
+    with pytest.raises(ConnectionFailed, match=r"in use on box, pid:\[1\].* choose another"):
+        embedded.start(directory)
+    assert server_pid(directory) == before
+
+
+def test_what_another_container_uses_is_not_started_a_second_time(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with embedded.start(directory) as server:
+        look_from_elsewhere(directory, monkeypatch)
+        refuses_to_start(directory)
+        monkeypatch.undo()
+        assert query(server.dsn, "select 1") == 1
+    assert not is_running(directory)
+
+
+def test_a_server_that_outlived_its_users_elsewhere_is_not_started_a_second_time(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphaned = Sharer(directory)
+    orphaned.kill()
+    look_from_elsewhere(directory, monkeypatch)
+    refuses_to_start(directory)
+    monkeypatch.undo()
+    assert query(orphaned.dsn, "select 1") == 1
+
+
+def test_what_nobody_uses_any_more_is_started_wherever_it_was_before(directory: Path) -> None:
+    server = embedded.start(directory)
+    kill_server(directory)
+    server.stop()
+    place = directory / "server.place"
+    here = place.read_text()
+    place.write_text("box, pid:[1]")
+
+    with embedded.start(directory) as server:
+        assert query(server.dsn, "select 1") == 1
+    assert place.read_text() == here
+
+
+@pytest.fixture
+def container() -> list[str]:
+    """A prefix that runs a command with process ids and shared memory of its own."""
+    prefix = ["unshare", "--pid", "--ipc", "--fork", "--mount-proc"]
+    try:
+        subprocess.run([*prefix, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this machine allows no namespaces")
+    return prefix
+
+
+def test_a_container_and_its_host_take_turns(directory: Path, container: list[str]) -> None:
+    contained = Sharer(directory, *container)
+    query(contained.dsn, "create table kept as select 42 as answer")
+    with pytest.raises(ConnectionFailed, match="only one machine or container"):
+        embedded.start(directory)
+    assert query(contained.dsn, "select answer from kept") == 42
+    contained.leave()
+    with embedded.start(directory) as server:
+        assert query(server.dsn, "select answer from kept") == 42
+
+
+def test_after_the_death_of_a_container_its_host_goes_on(
+    directory: Path, container: list[str]
+) -> None:
+    contained = Sharer(directory, *container)
+    query(contained.dsn, "create table kept as select 42 as answer")
+    contained.kill_inside()
+    with embedded.start(directory) as server:
+        assert query(server.dsn, "select answer from kept") == 42

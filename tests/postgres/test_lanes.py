@@ -110,3 +110,20 @@ async def test_a_new_priority_is_found_beside_known_ones(pg: Database) -> None:
             await store.jobs.insert([NewJob("mail", priority=priority)], "raise")
             [job] = await store.leases.claim([MAIL], limit=20, worker="w")
             assert job.priority == priority
+
+
+async def test_what_came_late_for_one_entrypoint_does_not_keep_the_others_waiting(
+    pg: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a slow machine as well each look is at what is below the floors too.
+    monkeypatch.setattr(lanes, "_CHEAP", 3600.0)
+    wants = [MAIL, Want("sms", lease=timedelta(minutes=1))]
+    async with tables.installed(pg.dsn) as (_, store):
+        await store.jobs.insert([NewJob("mail")], "raise")
+        assert len(await store.leases.claim(wants, limit=10, worker="w")) == 1
+        late = datetime.now(UTC) - timedelta(hours=1)
+        jobs = [NewJob("mail", execute_after=late), NewJob("sms")] * 50
+        await store.jobs.insert(jobs, "raise")
+        claims = [await store.leases.claim(wants, limit=10, worker="w") for _ in range(10)]
+    shares = [sum(job.entrypoint == "mail" for job in claim) for claim in claims]
+    assert shares == [5] * 10

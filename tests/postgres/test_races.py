@@ -14,9 +14,10 @@ from tests.postgres import tables
 from tests.postgres.stage import LEASE, WANT, held, stage_on
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from holdfast.lifecycle import Transition
+    from holdfast.models import Change, Held
     from tests.postgres.stage import Stage
     from tests.servers import Database
 
@@ -253,6 +254,29 @@ async def test_a_claim_that_was_rolled_back_leaves_its_jobs_to_others(stage: Sta
     await transaction.rollback()
     assert len(await stage.b.claim()) == 3
     assert await stage.a.change(COMPLETE, lost) == set()
+
+
+async def test_a_claim_that_commits_while_it_is_looked_for_is_left_to_the_sweep(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reply was lost; to forget it now would hide its jobs for ever."""
+    await stage.enqueue()
+    leases, slow = stage.a.store.leases, stage.b.connection.transaction()
+    await slow.start()
+    [job] = await stage.b.claim()
+    assert job.claim_token is not None
+    leases._doubtful.append(job.claim_token)
+    change = leases.change
+
+    async def commit_first(transition: Transition, changes: Sequence[Change]) -> list[Held]:
+        assert changes == []
+        await slow.commit()
+        return await change(transition, changes)
+
+    monkeypatch.setattr(leases, "change", commit_first)
+    await leases.recall()
+    stage.clock.advance(LEASE)
+    assert (await leases.recover([WANT])).recovered == (job.id,)
 
 
 LIMITED = Want("mail", lease=LEASE, concurrency_limit=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tests.servers import Database
 
 MANY = 500
+UNHURRIED = "%20-cvacuum_cost_delay%3D100%20-cvacuum_cost_limit%3D1"
+"""For a DSN: a vacuum rests at every page."""
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +63,11 @@ async def leave_dead(connection: Any, count: int) -> None:
 
 async def vacuums(connection: Any) -> int:
     return int(await connection.fetchval("select pg_stat_get_vacuum_count('holdfast'::regclass)"))
+
+
+async def vacuuming_now(connection: Any) -> bool:
+    found = "select 1 from pg_stat_progress_vacuum where relid = 'holdfast'::regclass"
+    return bool(await connection.fetchval(found))
 
 
 async def test_a_table_is_vacuumed_when_many_of_its_rows_are_dead(pg: Database) -> None:
@@ -200,3 +207,31 @@ async def test_a_busy_worker_clears_up_after_itself(
                 await hf.queries.enqueue(["one"] * MANY)
         hf.shutdown.set()
         await run
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_a_worker_that_is_stopped_ends_its_vacuum_and_does_not_wait_for_it(
+    pg: Database, driver: Literal["asyncpg", "psycopg"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "_TIDY_EVERY", 0.02)
+    monkeypatch.setattr(sweep, "_WORTH_TIDYING", 1)
+    async with (
+        Holdfast.connect(pg.dsn + UNHURRIED, driver=driver) as hf,
+        tables.session(pg.dsn) as connection,
+    ):
+        await hf.install()
+        # Minutes, at that pace.
+        await leave_dead(connection, 40 * MANY)
+
+        @hf.entrypoint("one")
+        async def one(_: Job) -> None: ...
+
+        run = asyncio.create_task(hf.run())
+        async with asyncio.timeout(60):
+            while not await vacuuming_now(connection):
+                await hf.queries.enqueue("one")
+            hf.shutdown.set()
+            await run
+            while await vacuuming_now(connection):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert await vacuums(connection) == 0

@@ -16,6 +16,8 @@ from tests.cli.command_line import holdfast, inside
 from tests.security.roles import drop
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.security.roles import Roles
     from tests.servers import Database
 
@@ -154,3 +156,32 @@ def test_an_install_for_tables_alone_needs_none_of_ours(pg18: Database) -> None:
         }
     finally:
         drop(pg18, *names.all().values())
+
+
+@pytest.fixture
+def owner(pg18: Database) -> Iterator[str]:
+    """A user who may install tables, and then owns them."""
+    name = f"{pg18.schema}_owner"
+    with psycopg.connect(pg18.server_dsn, autocommit=True) as superuser:
+        superuser.execute(SQL("create role {} login").format(Identifier(name)))
+        change = SQL("alter schema {} owner to {}")
+        superuser.execute(change.format(Identifier(pg18.schema), Identifier(name)))
+    yield name
+    drop(pg18, name)
+
+
+@pytest.mark.parametrize("part", Role)
+def test_an_owner_is_refused_before_it_loses_anything(
+    pg18: Database, owner: str, part: Role
+) -> None:
+    dsn = pg18.dsn.replace("postgres@", f"{owner}@", 1)
+    assert inside("install", "--dsn", dsn).code == 0
+    others = {role: f"{pg18.schema}_{role}" for role in Role}
+    options = [f"--{role}={name}" for role, name in {**others, part: owner}.items()]
+    inside("sql", "grants", "--apply", *options, "--dsn", pg18.dsn).complains(
+        1, f"role {owner} owns", "holdfast_worker for the worker"
+    )
+    assert _acl(pg18) == []
+    assert inside("prune", "--older-than", "0s", "--yes", "--dsn", dsn).code == 0
+    with psycopg.connect(dsn) as connection:
+        connection.execute("truncate holdfast")

@@ -40,6 +40,7 @@ MAY: dict[Role, frozenset[str]] = {
     | OPEN
     | LOOKING
     | READS_ONE_LEASE
+    | {"locked"}
     | {"requeue", "edit", "cancel", "delete", "schedule_pause", "schedule_remove"}
     | {"breaker_register", "breaker_write"},
     Role.PRUNER: OPEN | {"prune", "aggregate", "statistics"},

@@ -95,9 +95,10 @@ class Twins:
         here = await self.memory.leases.claim([self.want], limit=limit, worker=worker)
         there = await self.table.claim(limit, worker)
         assert [self.table.kind.key(job.id) for job in here] == [job.id for job in there]
-        assert [(job.attempts, job.recoveries) for job in here] == [
-            (job.attempts, job.recoveries) for job in there
-        ]
+        assert [job.attempts for job in here] == [job.attempts for job in there]
+        # Where nobody counts them, a row on its last chance is shown as one.
+        if self.counts_recoveries:
+            assert [job.recoveries for job in here] == [job.recoveries for job in there]
         self.leases += [
             (_held(mine), _held(theirs)) for mine, theirs in zip(here, there, strict=True)
         ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.lifecycle import STALE_ERROR
-from tests.tables.rig import LEASE, SECOND, Bench, held
+from tests.tables.rig import LEASE, SECOND, SNOOZES, Bench, held
 from tests.tables.test_settle import is_free, writes
 
 if TYPE_CHECKING:
@@ -91,6 +91,43 @@ async def test_a_row_that_kills_its_workers_is_retired(table: Bench) -> None:
     assert row["inactive"] is True
     assert is_free(row)
     assert writes(row, "outcome", "failed")
+
+
+async def test_a_row_that_one_more_death_would_retire_is_told_from_its_attempts(
+    table: Bench,
+) -> None:
+    await table.add(1)
+    allowed = 3 if counts_recoveries(table.kind) else 5
+    for deaths in range(allowed):
+        [job] = await table.claim()
+        cap = job.max_recoveries
+        assert cap is not None
+        last_chance = job.recoveries > 0 and job.recoveries + 1 >= cap
+        assert last_chance is (deaths == allowed - 1)
+        table.clock.advance(LEASE)
+        await table.recover()
+    assert (await table.row(1))["inactive"] is True
+
+
+@pytest.mark.parametrize(
+    ("attempts", "cap", "error", "suspect"),
+    [
+        (4, 5, STALE_ERROR, True),
+        (3, 5, STALE_ERROR, False),
+        # It has failed by itself, and so it may do again beside others.
+        (4, 5, "ValueError: no", False),
+        (4, 5, None, False),
+        (0, 1, None, False),
+        (1, 2, STALE_ERROR, True),
+    ],
+)
+async def test_of_rows_on_their_last_attempt_only_recovered_ones_run_alone(
+    snoozes: Bench, attempts: int, cap: int, error: str | None, suspect: bool
+) -> None:
+    await snoozes.add(1, attempts=attempts, max_attempts=cap, last_error=error)
+    [job] = await snoozes.claim()
+    shown = (attempts, cap) if suspect else (0, SNOOZES.queue.max_recoveries)
+    assert (job.recoveries, job.max_recoveries) == shown
 
 
 async def test_a_sweep_takes_no_more_than_it_was_asked_to(table: Bench) -> None:

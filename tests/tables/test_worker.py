@@ -168,6 +168,51 @@ class TestSeveralTables:
         assert sorted(settled) == ["chores"] * 5 + ["email_snoozes"] * 5
         assert {event.job.entrypoint for event in watch.lost} == {"outbox"}
 
+    @pytest.mark.parametrize(
+        "locking",
+        [
+            "select from email_snoozes for update",
+            "lock table email_snoozes in access exclusive mode",
+        ],
+    )
+    async def test_a_lock_on_one_costs_the_others_neither_leases_nor_outcomes(
+        self, hf: Holdfast, witness: Any, locking: str
+    ) -> None:
+        await hf.install()
+        go, began = asyncio.Event(), Gauge()
+
+        async def until_told() -> None:
+            with began:
+                await go.wait()
+
+        @hf.table(SNOOZE)
+        async def snooze(row: dict[str, Any]) -> None:
+            await until_told()
+
+        @hf.entrypoint("greet")
+        async def greet(job: Job) -> None:
+            await until_told()
+
+        watch, lease = Watch(hf), timedelta(seconds=2)
+        await add_snoozes(witness, 1)
+        [job_id] = await hf.queries.enqueue("greet")
+        async with working(hf, heartbeat_timeout=lease, signals=False):
+            await eventually(lambda: _is(began.total == 2))
+            async with witness.transaction():
+                await witness.execute(locking)
+                since = await hf.queries.now()
+
+                async def outlived_a_lease() -> bool:
+                    [job] = await hf.queries.get_jobs([job_id])
+                    return job.heartbeat is not None and job.heartbeat > since + 1.5 * lease
+
+                await eventually(outlived_a_lease)
+                go.set()
+                [(settled, _, _)] = await watch.until_settled()
+                assert (settled.id, settled.recoveries) == (job_id, 0)
+            await watch.until_settled(2)
+        assert await count(witness, "email_snoozes", "inactive") == 1
+
 
 async def _is(truth: bool) -> bool:
     return truth

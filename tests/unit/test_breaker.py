@@ -131,6 +131,12 @@ def test_who_wants_nothing_moves_nothing() -> None:
     assert admit(half_open(), POLICY, now, 0) == (half_open(), Admission(2, 0, wait=timedelta(0)))
 
 
+@pytest.mark.parametrize(("live", "wait"), [(0, 0), (1, 0), (2, 4)])
+def test_who_only_looks_waits_no_longer_than_until_a_probe_may_be_had(live: int, wait: int) -> None:
+    before = half_open(*[NOW + 5 * SECOND] * live)
+    assert admit(before, POLICY, NOW + SECOND, 0) == (before, Admission(2, 0, wait=wait * SECOND))
+
+
 @pytest.mark.parametrize(
     ("live", "wanted", "granted"), [(0, 1, 1), (0, 2, 2), (0, 9, 2), (1, 9, 1), (2, 9, 0)]
 )

@@ -22,7 +22,7 @@ from holdfast.executors import (
     build,
 )
 from holdfast.executors.thread import DaemonThreads
-from holdfast.models import TIMED_OUT, Context, Job
+from holdfast.models import NOT_STARTED, TIMED_OUT, Context, Job
 from holdfast.retry import describe
 from tests.unit.running import DEADLINE, fail, make_job, parameters, run, succeed, until
 
@@ -218,10 +218,13 @@ async def test_a_cancelled_thread_is_told_reported_and_not_waited_for(
         await task
     assert not ended.is_set()
     assert context.cancellation.reason == TIMED_OUT
+    assert context.cancellation.runs_on is not None
+    assert not context.cancellation.runs_on.done()
     assert "'mail' of job 42 was cancelled but its thread is still running" in caplog.text
     released.set()
     await until(ended.is_set)
     assert seen == [True]
+    await until(context.cancellation.runs_on.done)
 
 
 async def test_the_reason_a_worker_gave_is_kept() -> None:
@@ -267,6 +270,27 @@ async def test_a_job_cancelled_before_a_thread_was_free_never_starts(
     await first
     await run(executor, make_job(b"third"))
     assert ran == [b"first", b"third"]
+
+
+@pytest.mark.parametrize("kind", [ThreadExecutor, ProcessExecutor])
+async def test_a_job_whose_time_is_up_before_a_thread_was_free_says_that_it_never_started(
+    kind: type[ThreadExecutor | ProcessExecutor],
+) -> None:
+    busy, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        busy.set()
+        free.wait(DEADLINE)
+
+    executor = kind(parameters(fail), max_workers=1)
+    executor._threads.submit(hold)
+    await until(busy.is_set)
+    context = Context(make_job(), {})
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await executor.execute(context.job, context)
+    free.set()
+    assert (context.cancellation.reason, context.cancellation.runs_on) == (NOT_STARTED, None)
 
 
 async def test_idle_threads_end_and_new_ones_start() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.models import Want
+from holdfast.models import Room, Want
 from holdfast.stores.postgres import lanes
 from holdfast.stores.postgres.lanes import Lanes
 
@@ -201,3 +201,84 @@ def test_what_is_scattered_widely_is_left_to_the_looks(time: Time) -> None:
         hand[0][0].dry = True
         parts += 1
     assert 0 < parts <= 20
+
+
+SMS = Want("sms", lease=timedelta(minutes=1))
+
+
+def two_lanes(first: Want, second: Want) -> Lanes:
+    """Both have more than can be claimed."""
+    found = Lanes()
+    found.forget([first, second])
+    found.question()
+    took = timedelta(milliseconds=1)
+    found.answer([(want.entrypoint, 0, True, False, None, NOW, took) for want in (first, second)])
+    return found
+
+
+def dealt(found: Lanes, room: int) -> dict[str, int]:
+    return {lane.want.entrypoint: share for lane, share in found.deal(0, room)}
+
+
+def test_what_lies_below_one_entrypoints_floor_takes_nothing_from_the_others(time: Time) -> None:
+    found = two_lanes(MAIL, SMS)
+    expected(found, 3600.0)
+    hand = found.deal(0, 10)
+    assert {lane.want.entrypoint: share for lane, share in hand} == {"mail": 5, "sms": 5}
+    [part] = [lane for lane, _ in hand if lane.want is MAIL]
+    assert part.ceiling == NOW - timedelta(hours=1)
+
+
+def test_a_lane_gets_no_more_than_there_is_room_for_and_the_others_share_the_rest(
+    time: Time,
+) -> None:
+    room = Room(2)
+    found = two_lanes(Want("mail", MAIL.lease, room=room), SMS)
+    assert dealt(found, 3) in ({"mail": 1, "sms": 2}, {"mail": 2, "sms": 1})
+    hand = found.deal(0, 10)
+    assert {lane.want.entrypoint: share for lane, share in hand} == {"mail": 2, "sms": 8}
+    for lane, share in hand:
+        lane.took(None, share, share)
+    assert room.left == 0
+    assert dealt(found, 10) == {"sms": 10}
+    room.left = 1
+    assert dealt(found, 10) == {"mail": 1, "sms": 9}
+
+
+def test_with_room_for_one_job_each_entrypoint_has_its_turn(time: Time) -> None:
+    found = two_lanes(Want("mail", MAIL.lease, room=Room(5)), SMS)
+    assert {name for _ in range(2) for name in dealt(found, 1)} == {"mail", "sms"}
+
+
+def test_a_lane_without_room_does_not_keep_the_others_closed(time: Time) -> None:
+    room = Room(0)
+    found = two_lanes(Want("mail", MAIL.lease, room=room), SMS)
+    [(sms, _)] = found.deal(0, 10)
+    sms.took(None, 0, 10)
+    assert found.priorities() == []
+    found.reopen()
+    assert dealt(found, 10) == {"sms": 10}
+
+
+def test_no_look_is_put_off_for_what_there_is_no_room_for(time: Time) -> None:
+    room = Room(1)
+    found = Lanes()
+    found.forget([Want("mail", MAIL.lease, room=room)])
+    found.question()
+    answer(found, more=True)
+    [(lane, _)] = found.deal(0, 1)
+    lane.floor, lane.floor_id = NOW, 7
+    look(found, time, dead_rows)
+    look(found, time, dead_rows)
+    assert found.unfinished
+    room.left = 0
+    assert not found.unfinished
+
+
+def test_the_same_entrypoints_of_another_run_are_not_known(time: Time) -> None:
+    """The room of the last run is nobody's any more."""
+    first, second = (Want("mail", MAIL.lease, room=Room(1)) for _ in range(2))
+    found = Lanes()
+    found.forget([first])
+    assert found.knows([first])
+    assert not found.knows([second])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast import Holdfast, Job, Status
@@ -88,6 +89,28 @@ async def test_no_more_probes_run_at_once_than_permitted(new_worker: NewWorker) 
             return not await hf.queries.get_jobs(ids)
 
         await eventually(all_gone)
+
+
+async def test_a_probe_does_not_wait_for_another_while_there_are_permits(hf: Holdfast) -> None:
+    two = policy(cooldown=SOON, probe_lease=HOUR, probes=2)
+    gauge, release = Gauge(), asyncio.Event()
+
+    @hf.entrypoint("pay", breaker=two)
+    async def pay(job: Job) -> None:
+        with gauge:
+            await release.wait()
+
+    async def probing(count: int) -> bool:
+        return gauge.now == count
+
+    await open_and_cooled(hf, two)
+    async with working(hf):
+        for count in (1, 2):
+            await hf.queries.enqueue("pay")
+            await eventually(partial(probing, count))
+        assert (await breaker_of(hf)).state is HALF_OPEN
+        release.set()
+        await until_breaker(hf, CLOSED)
 
 
 async def test_the_probe_of_a_worker_that_died_expires(hf: Holdfast) -> None:

@@ -139,30 +139,6 @@ async def test_leases_are_renewed_until_the_last_job_has_ended(new_worker: NewWo
     assert (entry.status, entry.recoveries) == (Status.SUCCESSFUL, 0)
 
 
-async def test_what_waits_for_a_thread_is_handed_back_at_once(hf: Holdfast) -> None:
-    running, release = threading.Semaphore(0), threading.Event()
-
-    @hf.entrypoint("block", executor="thread")
-    def block(job: Job) -> None:
-        running.release()
-        release.wait(60)
-
-    watch = Watch(hf)
-    jobs = await hf.queries.enqueue(["block"] * 40)
-    async with working(hf, drain_timeout=HOUR):
-        for _ in range(32):
-            assert await asyncio.to_thread(running.acquire, timeout=30)
-        hf.shutdown.set()
-        # The other eight come back while all threads are still busy.
-        await watch.until_settled(8)
-        assert hf.queue_manager.running == 32
-        release.set()
-
-    states = [(await hf.queries.job_status([job]))[0][1] for job in jobs]
-    assert states == [Status.SUCCESSFUL] * 32 + [Status.QUEUED] * 8
-    await handed_back(hf, jobs[-1], "not started")
-
-
 async def test_a_job_is_not_handed_back_before_its_thread_has_ended(hf: Holdfast) -> None:
     started, told, release = (threading.Event() for _ in range(3))
 
@@ -243,6 +219,35 @@ async def test_a_cancelled_run_hands_its_jobs_back(hf: Holdfast) -> None:
 
     assert handler.gauge.now == 0
     await handed_back(hf, job_id, "shutdown")
+
+
+async def test_a_claim_on_its_way_when_the_run_is_cancelled_is_handed_back(pg18: Database) -> None:
+    async with (
+        Proxy(pg18.dsn) as proxy,
+        Holdfast.connect(proxy.dsn) as hf,
+        Holdfast.connect(pg18.dsn) as looker,
+    ):
+        await hf.install()
+        handler, watch = Stubborn(hf), Watch(hf)
+        handler.release.set()
+        run = asyncio.create_task(hf.run())
+        # After it the connection is open and idle.
+        await looker.queries.enqueue("stubborn")
+        await watch.until_settled()
+        await proxy.hold_replies("claim")
+        [job_id] = await looker.queries.enqueue("stubborn")
+
+        async def picked() -> bool:
+            return (await the_row(looker, job_id)).status == Status.PICKED
+
+        await eventually(picked)
+        run.cancel()
+        await proxy.flow()
+        with pytest.raises(asyncio.CancelledError):
+            await ends(run)
+        assert handler.gauge.total == 1
+        await handed_back(looker, job_id, "claim reply lost")
+        assert await looker.queries.list_workers() == []
 
 
 async def test_jobs_claimed_in_the_moment_of_the_stop_are_handed_back_unstarted(

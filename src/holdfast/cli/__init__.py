@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from io import TextIOWrapper
 from typing import Annotated
 
@@ -27,8 +28,10 @@ from holdfast.cli import (
     table,
     version,
 )
-from holdfast.cli.command import App, say
+from holdfast.cli.command import MISUSED, App, say
 from holdfast.cli.connect import DEFAULT_DIRECTORY
+from holdfast.embedded import DATA
+from holdfast.errors import InvalidInput
 
 __all__ = ["app", "main"]
 
@@ -88,11 +91,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # A terminal that cannot show a letter of some job's data must not end the command.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    words = complete_embedded(sys.argv[1:] if arguments is None else arguments)
     try:
+        words = complete_embedded(sys.argv[1:] if arguments is None else arguments)
         code = app(words, prog_name="holdfast", standalone_mode=False)
     except typer.Abort:
         code = 1
+    except InvalidInput as error:
+        say(str(error))
+        code = MISUSED
     except Exception as error:
         code = _misused(error)
     sys.exit(code if isinstance(code, int) else 0)
@@ -123,6 +129,7 @@ def complete_embedded(arguments: Sequence[str]) -> list[str]:
             return [*words, *arguments[place:]]
         following = next(iter(arguments[place + 1 : place + 2]), "")
         if word == "--embedded" and not _is_path(following):
+            _check_doubt(following)
             word = f"--embedded={DEFAULT_DIRECTORY}"
         words.append(word)
     return words
@@ -130,3 +137,18 @@ def complete_embedded(arguments: Sequence[str]) -> list[str]:
 
 def _is_path(word: str) -> bool:
     return not word.startswith("-") and ("/" in word or word.startswith((".", "~")))
+
+
+def _check_doubt(word: str) -> None:
+    """Refuse a word that is an argument to us but names a folder where a database is kept."""
+    # Unlike pathlib this also answers for a payload that is too long to be a name.
+    if word and os.path.isdir(os.path.join(word, DATA)) and word not in _commands():
+        raise InvalidInput(
+            f"{word!r} after --embedded may be a folder or an argument; write --embedded={word} "
+            f"for the folder, or --embedded={DEFAULT_DIRECTORY} if it is an argument"
+        )
+
+
+def _commands() -> Collection[str]:
+    commands: Collection[str] = getattr(typer.main.get_command(app), "commands", ())
+    return commands

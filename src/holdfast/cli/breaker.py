@@ -13,7 +13,7 @@ from holdfast.app import Holdfast
 from holdfast.breaker import Breaker, BreakerState
 from holdfast.cli.command import App, example
 from holdfast.cli.connect import Options, actor, open_holdfast, options_of, run_async
-from holdfast.cli.output import clean, duration, line, print_json, table, when
+from holdfast.cli.output import clean, duration, line, moment, print_json, table
 
 T = TypeVar("T")
 
@@ -49,19 +49,21 @@ def list_breakers(ctx: typer.Context, as_json: _Json = False) -> None:
     elif not found:
         line("there is no circuit breaker")
     else:
-        columns = ["name", "state", "failures", "opened", "tries again", "held by", "reason"]
-        table(columns, [_row(breaker, now) for breaker in found], right=["failures"])
+        columns = ["name", "state", "failures", "opened", "tries again", "cooldown", "held by"]
+        rows = [_row(breaker, now) for breaker in found]
+        spare = ("opened", "cooldown")
+        table([*columns, "reason"], rows, right=["failures"], spare=spare)
 
 
 def _row(breaker: Breaker, now: datetime) -> list[str | Text]:
     again = breaker.tries_again_at
-    trying = "" if again is None else f"{when(again, now)} after {duration(breaker.cooldown)}"
     return [
         breaker.name,
         Text(_words(breaker), style=_STYLES[breaker.state]),
         str(breaker.failures),
-        when(breaker.opened_at, now),
-        trying,
+        moment(breaker.opened_at, now),
+        moment(again, now),
+        "" if again is None else duration(breaker.cooldown),
         breaker.actor or "",
         breaker.reason or "",
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -13,12 +13,12 @@ import typer
 from rich.text import Text
 
 from holdfast.app import Holdfast
-from holdfast.cli.command import FAILED, App, example
+from holdfast.cli.command import FAILED, App, example, say
 from holdfast.cli.confirm import Yes, confirm
 from holdfast.cli.connect import actor, on_holdfast, options_of
 from holdfast.cli.output import line, moment, print_json, shorten, size, table
 from holdfast.cli.records import job_record
-from holdfast.cli.values import parse_duration, parse_id, read_payload
+from holdfast.cli.values import is_stdin, parse_duration, parse_id, read_payload
 from holdfast.errors import InvalidInput
 from holdfast.models import HeldFilter, Job, JobId, Requeued
 
@@ -33,6 +33,8 @@ _Error = Annotated[str | None, typer.Option(help="Only with this in the last err
 _Since = Annotated[str | None, typer.Option(help="Only those held within this time: 2h.")]
 _Older = Annotated[str | None, typer.Option(help="Only those held for longer: 7d.")]
 
+_WOULD_GO = "would be requeued"
+_GOOD = (Requeued.REQUEUED, _WOULD_GO)
 _WORDS = {
     Requeued.REQUEUED: "",
     Requeued.KEY_TAKEN: "another job with its dedupe key is queued or runs",
@@ -109,8 +111,10 @@ def requeue(
     error: _Error = None,
     since: _Since = None,
     older_than: _Older = None,
-    limit: Annotated[int, typer.Option(help="Of those that a filter finds, at most.")] = 1000,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which.")] = False,
+    limit: Annotated[
+        int, typer.Option(help="Of those that a filter finds, this many at most.")
+    ] = 1000,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     max_attempts: Annotated[
         int | None, typer.Option(min=1, help="Give them this cap of attempts.")
     ] = None,
@@ -118,9 +122,10 @@ def requeue(
     reason: _Reason = None,
     as_json: _Json = False,
 ) -> None:
-    """Send held jobs back with fresh counters: by id, or all that a filter finds.
+    """Send held jobs back with fresh counters: by id, or the newest that a filter finds.
 
-    Exit code 1 unless all went.
+    Exit code 1 unless all went. A dry run looks at these jobs alone: it may miss that another one
+    has a dedupe key of theirs.
     """
     among = _filter(entrypoint, error, since, older_than)
     _check_choice(ids, among)
@@ -130,7 +135,7 @@ def requeue(
     async def work(holdfast: Holdfast) -> dict[JobId, str]:
         wanted = named or await _held(holdfast, among, limit)
         if dry_run:
-            return dict.fromkeys(wanted, "would be requeued")
+            return await _forecast(holdfast, wanted)
         outcomes: dict[JobId, str] = {}
         for some in [[job_id] for job_id in wanted] if pause else [wanted]:
             outcomes |= await holdfast.queries.requeue_jobs(
@@ -144,7 +149,10 @@ def requeue(
         print_json([{"id": job_id, "outcome": outcomes[job_id]} for job_id in outcomes])
     else:
         _tell(outcomes)
-    if not dry_run and any(outcome != Requeued.REQUEUED for outcome in outcomes.values()):
+    if not named and len(outcomes) == limit:
+        again = "" if dry_run else "run it again, or "
+        say(f"--limit {limit} was reached and more jobs may be held; {again}raise --limit")
+    if any(outcome not in _GOOD for outcome in outcomes.values()):
         raise typer.Exit(FAILED)
 
 
@@ -153,12 +161,32 @@ def _tell(outcomes: dict[JobId, str]) -> None:
         line("no such job is held")
     for job_id, outcome in outcomes.items():
         words = _WORDS[outcome] if isinstance(outcome, Requeued) else ""
-        style = "green" if outcome == Requeued.REQUEUED else "yellow"
+        style = "green" if outcome in _GOOD else "yellow"
         line(Text.assemble(f"{job_id} ", (str(outcome), style), f": {words}" if words else ""))
 
 
 async def _held(holdfast: Holdfast, among: HeldFilter, limit: int) -> list[JobId]:
     return [job.id for job in await holdfast.queries.list_failed_jobs(limit, among=among)]
+
+
+async def _forecast(holdfast: Holdfast, ids: Sequence[JobId]) -> dict[JobId, str]:
+    """What requeuing these ids would do, as far as the jobs themselves tell."""
+    found = {job.id: job for job in await holdfast.queries.get_jobs(ids)}
+    outcomes: dict[JobId, str] = dict.fromkeys(ids, Requeued.NOT_FOUND)
+    taken = {job.dedupe_key for job in found.values() if job.held_at is None}
+    # Of several with one key the oldest goes.
+    for job_id, job in sorted(found.items()):
+        outcomes[job_id] = _verdict(job, taken)
+        taken.add(job.dedupe_key)
+    return outcomes
+
+
+def _verdict(job: Job, taken: Collection[str | None]) -> str:
+    if job.held_at is None:
+        return Requeued.NOT_HELD
+    if job.dedupe_key is not None and job.dedupe_key in taken:
+        return Requeued.KEY_TAKEN
+    return _WOULD_GO
 
 
 def edit(
@@ -169,17 +197,29 @@ def edit(
     ] = None,
     payload_file: Annotated[Path | None, typer.Option(help="Read it from this file.")] = None,
     reason: _Reason = None,
+    yes: Yes = False,
 ) -> None:
-    """Replace the payload of a held job; `requeue` runs it then."""
+    """Replace the payload of a held job; `requeue` runs it then.
+
+    Asks first, because the old one is not kept.
+    """
     new = read_payload(payload, payload_file)
+    wanted = parse_id(job_id)
     if new is None:
         raise InvalidInput("there is no new payload; pass it, --payload-file FILE, or - for stdin")
-    wanted = parse_id(job_id)
+    # What comes out of a pipeline that failed is empty too.
+    if not new and is_stdin(payload, payload_file):
+        raise InvalidInput(
+            f"standard input is empty; for an empty payload write: holdfast edit {wanted} ''"
+        )
+    options = options_of(ctx)
+    if not yes:
+        confirm(f"Replace the payload of job {wanted} in {options.describe()}?")
 
     async def work(holdfast: Holdfast) -> bool:
         return await holdfast.queries.edit_job(wanted, new, actor=actor(), reason=reason)
 
-    _end(wanted, "edited", on_holdfast(options_of(ctx), work))
+    _end(wanted, "edited", on_holdfast(options, work))
 
 
 def resolve(

@@ -25,6 +25,8 @@ Driver = Literal["asyncpg", "psycopg"]
 
 DEFAULT_DIRECTORY = embedded.DEFAULT_DIRECTORY
 _DSN_VARIABLES = ("HOLDFAST_DSN", "DATABASE_URL")
+_NAMING = ("dsn", "embedded", "prefix", "schema")
+"""The options that say which tables are meant: an empty one never means some others."""
 # The client library reads the others (PGPASSWORD, PGSSLMODE, …) itself.
 _PG_VARIABLES = ("PGHOST", "PGPORT", "PGDATABASE", "PGUSER")
 
@@ -42,6 +44,8 @@ class Options:
     debug: bool = False
     source: str = ""
     """Where the DSN was found: `--dsn`, `--embedded` or the name of a variable."""
+    typed: frozenset[str] = frozenset()
+    """Of the options that say which tables are meant, those on the command line."""
 
     @property
     def target(self) -> str:
@@ -76,12 +80,12 @@ class Given:
 
     def over(self, earlier: Given) -> Given:
         """Those typed after the command's name win over those before it."""
-        database = self if self.dsn or self.embedded else earlier
+        database = earlier if self.dsn is None and self.embedded is None else self
         return Given(
             dsn=database.dsn,
             embedded=database.embedded,
-            prefix=self.prefix or earlier.prefix,
-            schema=self.schema or earlier.schema,
+            prefix=earlier.prefix if self.prefix is None else self.prefix,
+            schema=earlier.schema if self.schema is None else self.schema,
             driver=self.driver or earlier.driver,
             debug=self.debug or earlier.debug,
         )
@@ -89,6 +93,12 @@ class Given:
 
 def resolve(given: Given, environment: Mapping[str, str] = os.environ) -> Options:
     """Fill what was not typed from the environment."""
+    for name in _NAMING:
+        if getattr(given, name) == "":
+            raise InvalidInput(
+                f"--{name} is empty, perhaps a variable of the shell that is not set; "
+                f"give it a value, or leave it out to use the environment's"
+            )
     dsn, source = _find_dsn(given, environment)
     directory = given.embedded
     if dsn is not None and dsn.startswith(embedded.SCHEME):
@@ -101,6 +111,7 @@ def resolve(given: Given, environment: Mapping[str, str] = os.environ) -> Option
         driver=_driver(given.driver),
         debug=given.debug,
         source=source,
+        typed=frozenset(name for name in _NAMING if getattr(given, name) is not None),
     )
 
 

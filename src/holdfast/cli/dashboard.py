@@ -12,15 +12,16 @@ from typing import Annotated
 
 import typer
 from rich.console import Console, Group, RenderableType
+from rich.layout import Layout
 from rich.live import Live
 from rich.text import Text
 
 from holdfast.app import Holdfast
 from holdfast.cli.command import App, example
 from holdfast.cli.connect import Options, open_holdfast, options_of, run_async
-from holdfast.cli.dashboard_render import render
+from holdfast.cli.dashboard_render import headline, render, tables, throughput
 from holdfast.cli.dashboard_snapshot import Snapshot, collect
-from holdfast.cli.output import clean, console, print_json
+from holdfast.cli.output import console, print_json, shorten
 from holdfast.errors import DatabaseError
 
 __all__ = ["Snapshot", "collect", "register", "render"]
@@ -29,6 +30,7 @@ _SHARE = 5
 """A look never takes more than this part of the time: counting a long queue is real work."""
 
 _PIPE_WIDTH = 120
+_LONGEST_TROUBLE = 200
 
 
 def register(app: App) -> None:
@@ -115,10 +117,18 @@ async def refresh(
 
 
 def _screen(snapshot: Snapshot, screen: Console, interval: float, trouble: str) -> RenderableType:
-    footer = Text(f"\nq ends · every {interval:g} s", style="dim")
+    """A whole screen: trouble at the top and the keys at the bottom, whatever its height."""
+    head = [headline(snapshot), throughput(snapshot)]
     if trouble:
-        footer = Text(f"\nno answer, this is the last look: {clean(trouble)}", style="bold red")
-    return Group(render(snapshot, screen.width), footer)
+        told = f"no answer, this is the last look: {shorten(trouble, _LONGEST_TROUBLE)}"
+        head.insert(0, Text(told, style="bold red"))
+    above = len(screen.render_lines(Group(*head), pad=False))
+    body = Group(*head, *tables(snapshot, screen.width, screen.height - above - 1))
+    whole = Layout()
+    whole.split_column(
+        Layout(body), Layout(Text(f"q ends · every {interval:g} s", style="dim"), size=1)
+    )
+    return whole
 
 
 @contextmanager

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -19,7 +21,7 @@ from holdfast.cli.dashboard_snapshot import (
     Snapshot,
     WorkerRow,
 )
-from holdfast.cli.output import STYLES, duration, relative, shorten
+from holdfast.cli.output import STYLES, duration, fit, relative, shorten
 from holdfast.lifecycle import Status
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -31,23 +33,83 @@ PATIENCE = timedelta(seconds=15)
 
 _ENTRYPOINTS, _WORKERS, _SCHEDULES = 14, 6, 6
 _LONGEST_NAME, _LONGEST_ERROR = 28, 200
-_SHRINKS = ("entrypoint", "worker", "error", "expression")
+_SHRINKS = ("entrypoint", "worker", "schedule", "error", "expression")
 _LATE = timedelta(minutes=1)
 _DIM = "dim"
 
 
 def render(snapshot: Snapshot, width: int) -> RenderableType:
     """The whole dashboard."""
+    return Group(headline(snapshot), throughput(snapshot), *tables(snapshot, width))
+
+
+def tables(snapshot: Snapshot, width: int, room: int | None = None) -> list[RenderableType]:
+    """The sections, in that many lines if there is a limit: first the blank lines go, then rows.
+
+    A section never loses its title, its headings and its first row.
+    """
     entrypoints, running = entrypoint_table(snapshot), running_table(snapshot)
     workers, schedules = worker_table(snapshot), schedule_table(snapshot)
     failures = failure_table(snapshot)
-    tables: list[RenderableType] = [entrypoints, running, failures, workers, schedules]
-    if width >= WIDE:
-        beside = Table.grid(padding=(0, 4, 0, 0))
-        beside.add_row(entrypoints, workers)
-        beside.add_row(running, schedules)
-        tables = [beside, failures]
-    return Group(headline(snapshot), throughput(snapshot), *tables)
+    wide = width >= WIDE
+    bands = [[entrypoints], [running], [failures], [workers], [schedules]]
+    if wide:
+        bands = [[entrypoints, workers], [running, schedules], [failures]]
+    wanted = [max(len(section.rows) for section in band) for band in bands]
+    headings = sum(2 if rows else 1 for rows in wanted)
+    spaced = room is None or len(bands) + headings + sum(wanted) <= room
+    given = wanted if room is None else fit(wanted, [1] * len(bands), room - headings)
+    drawn = [
+        [section.draw(rows, spaced=spaced) for section in band]
+        for band, rows in zip(bands, given, strict=True)
+    ]
+    if not wide:
+        return [section for [section] in drawn]
+    *pairs, last = drawn
+    beside = Table.grid(padding=(0, 4, 0, 0))
+    for pair in pairs:
+        beside.add_row(*pair)
+    return [beside, *last]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table under its title; it can be drawn with fewer rows than it has."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Text]]
+    total: int
+    """How many there are, shown or not."""
+    numbers: bool = False
+
+    def __rich__(self) -> RenderableType:
+        return self.draw(len(self.rows))
+
+    def draw(self, most: int, *, spaced: bool = True) -> RenderableType:
+        shown = self.rows[:most]
+        parts: list[RenderableType] = [self._heading(len(shown))]
+        if shown:
+            parts.append(self._table(shown))
+        return Padding(Group(*parts), (1 if spaced else 0, 0, 0, 0))
+
+    def _heading(self, shown: int) -> Text:
+        heading = Text(self.title, style="bold cyan")
+        if not shown:
+            heading.append("  none", style=_DIM)
+        elif self.total > shown:
+            heading.append(f"  … and {self.total - shown:,} more", style=_DIM)
+        return heading
+
+    def _table(self, rows: Sequence[Sequence[Text]]) -> Table:
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 1), header_style=_DIM)
+        for n, name in enumerate(self.columns):
+            # What may be cut says so in its cells; a number never is.
+            side: Literal["left", "right"] = "right" if self.numbers and n else "left"
+            table.add_column(name, no_wrap=name not in _SHRINKS, justify=side)
+        for cells in rows:
+            table.add_row(*cells)
+        return table
 
 
 def headline(snapshot: Snapshot, patience: timedelta = PATIENCE) -> Text:
@@ -86,16 +148,19 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(SPARKS[round(value / most * (len(SPARKS) - 1))] for value in values)
 
 
-def entrypoint_table(snapshot: Snapshot) -> RenderableType:
+def entrypoint_table(snapshot: Snapshot) -> Section:
     counts = (Status.QUEUED, Status.PICKED, Status.FAILED, "waiting")
-    table = _table("entrypoint", *counts, Status.SUCCESSFUL, Status.EXCEPTION, numbers=True)
     rows = sorted(snapshot.entrypoints, key=lambda row: (-row.queued - row.picked, row.name))
-    for row in rows[:_ENTRYPOINTS]:
-        table.add_row(*_entrypoint_cells(row, snapshot.at))
-    return _titled(f"entrypoints now, and ended in {MINUTES} min", table, len(rows))
+    return Section(
+        f"entrypoints now, and ended in {MINUTES} min",
+        ("entrypoint", *counts, Status.SUCCESSFUL, Status.EXCEPTION),
+        [_entrypoint_cells(row, snapshot.at) for row in rows[:_ENTRYPOINTS]],
+        total=len(rows),
+        numbers=True,
+    )
 
 
-def _entrypoint_cells(row: EntrypointRow, at: datetime) -> Iterable[Text]:
+def _entrypoint_cells(row: EntrypointRow, at: datetime) -> Sequence[Text]:
     waiting = at - row.waiting_since if row.waiting_since else None
     return (
         _name(row.name),
@@ -108,15 +173,16 @@ def _entrypoint_cells(row: EntrypointRow, at: datetime) -> Iterable[Text]:
     )
 
 
-def running_table(snapshot: Snapshot) -> RenderableType:
-    table = _table("job", "entrypoint", "worker", "held for", "lease age")
-    for row in snapshot.running:
-        table.add_row(*_running_cells(row, snapshot.at))
-    picked = sum(row.picked for row in snapshot.entrypoints)
-    return _titled("running, longest first", table, picked)
+def running_table(snapshot: Snapshot) -> Section:
+    return Section(
+        "running, longest first",
+        ("job", "entrypoint", "worker", "held for", "lease age"),
+        [_running_cells(row, snapshot.at) for row in snapshot.running],
+        total=sum(row.picked for row in snapshot.entrypoints),
+    )
 
 
-def _running_cells(row: RunningRow, at: datetime) -> Iterable[Text]:
+def _running_cells(row: RunningRow, at: datetime) -> Sequence[Text]:
     age = max(at - row.heartbeat, timedelta(0))
     return (
         Text(str(row.id)),
@@ -127,14 +193,16 @@ def _running_cells(row: RunningRow, at: datetime) -> Iterable[Text]:
     )
 
 
-def failure_table(snapshot: Snapshot) -> RenderableType:
-    table = _table("job", "entrypoint", "status", "when", "error")
-    for row in snapshot.failures:
-        table.add_row(*_failure_cells(row, snapshot.at))
-    return _titled("latest failures", table, len(snapshot.failures))
+def failure_table(snapshot: Snapshot) -> Section:
+    return Section(
+        "latest failures",
+        ("job", "entrypoint", "status", "when", "error"),
+        [_failure_cells(row, snapshot.at) for row in snapshot.failures],
+        total=len(snapshot.failures),
+    )
 
 
-def _failure_cells(row: FailureRow, at: datetime) -> Iterable[Text]:
+def _failure_cells(row: FailureRow, at: datetime) -> Sequence[Text]:
     return (
         Text(str(row.id)),
         _name(row.entrypoint),
@@ -144,15 +212,17 @@ def _failure_cells(row: FailureRow, at: datetime) -> Iterable[Text]:
     )
 
 
-def worker_table(snapshot: Snapshot, patience: timedelta = PATIENCE) -> RenderableType:
-    table = _table("worker", "state", "running", "up", "seen")
+def worker_table(snapshot: Snapshot, patience: timedelta = PATIENCE) -> Section:
     rows = sorted(snapshot.workers, key=lambda row: row.heartbeat, reverse=True)
-    for row in rows[:_WORKERS]:
-        table.add_row(*_worker_cells(row, snapshot.at, patience))
-    return _titled("workers", table, len(rows))
+    return Section(
+        "workers",
+        ("worker", "state", "running", "up", "seen"),
+        [_worker_cells(row, snapshot.at, patience) for row in rows[:_WORKERS]],
+        total=len(rows),
+    )
 
 
-def _worker_cells(row: WorkerRow, at: datetime, patience: timedelta) -> Iterable[Text]:
+def _worker_cells(row: WorkerRow, at: datetime, patience: timedelta) -> Sequence[Text]:
     seen = max(at - row.heartbeat, timedelta(0))
     silent = seen > patience
     return (
@@ -164,15 +234,17 @@ def _worker_cells(row: WorkerRow, at: datetime, patience: timedelta) -> Iterable
     )
 
 
-def schedule_table(snapshot: Snapshot) -> RenderableType:
-    table = _table("schedule", "expression", "next", "last")
+def schedule_table(snapshot: Snapshot) -> Section:
     rows = sorted(snapshot.schedules, key=lambda row: (row.paused, row.next_run, row.name))
-    for row in rows[:_SCHEDULES]:
-        table.add_row(*_schedule_cells(row, snapshot.at))
-    return _titled("schedules", table, len(rows))
+    return Section(
+        "schedules",
+        ("schedule", "expression", "next", "last"),
+        [_schedule_cells(row, snapshot.at) for row in rows[:_SCHEDULES]],
+        total=len(rows),
+    )
 
 
-def _schedule_cells(row: ScheduleRow, at: datetime) -> Iterable[Text]:
+def _schedule_cells(row: ScheduleRow, at: datetime) -> Sequence[Text]:
     upcoming = Text("paused", style="yellow") if row.paused else Text(relative(row.next_run, at))
     zone = "" if row.timezone == "UTC" else f" {row.timezone}"
     last = "never" if row.last_run is None else relative(row.last_run, at)
@@ -182,27 +254,6 @@ def _schedule_cells(row: ScheduleRow, at: datetime) -> Iterable[Text]:
         upcoming,
         Text(last, style=_DIM),
     )
-
-
-def _table(first: str, *columns: str, numbers: bool = False) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 1), header_style=_DIM)
-    table.add_column(first, no_wrap=not numbers)
-    for name in columns:
-        # What may be cut says so in its cells; a number never is.
-        fixed = numbers or name not in _SHRINKS
-        table.add_column(name, no_wrap=fixed, justify="right" if numbers else "left")
-    return table
-
-
-def _titled(title: str, table: Table, total: int) -> RenderableType:
-    """Under its title, with the number of rows that found no room."""
-    heading = Text(title, style="bold cyan")
-    if not table.row_count:
-        return Padding(heading.append("  none", style=_DIM), (1, 0, 0, 0))
-    parts: list[RenderableType] = [heading, table]
-    if total > table.row_count:
-        parts.append(Text(f"and {total - table.row_count:,} more", style=_DIM))
-    return Padding(Group(*parts), (1, 0, 0, 0))
 
 
 def _name(text: str) -> Text:

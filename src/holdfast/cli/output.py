@@ -9,9 +9,10 @@ import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -26,6 +27,10 @@ _UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 _PIPE_WIDTH = 10_000
 _LONGEST_CELL = 300
 _WIDE = 130
+_GAP = 2
+# On a narrow screen the first column, which names the row, keeps the width of a UUID while each of
+# the others still has this much.
+_NAME, _LEAST = 36, 10
 
 STYLES: Mapping[Status, str] = {
     Status.QUEUED: "cyan",
@@ -74,22 +79,49 @@ def table(
     right: Collection[str] = (),
     spare: Collection[str] = (),
 ) -> None:
-    """Print rows under headings; `right` names numbers, `spare` what a narrow screen misses."""
+    """Print rows under headings; `right` names numbers, `spare` what a narrow screen misses.
+
+    What is too long for its column goes on below it.
+    """
     screen = console()
     places = [n for n, name in enumerate(columns) if name not in spare or screen.width >= _WIDE]
-    grid = Table(box=box.SIMPLE_HEAD if screen.is_terminal else None, pad_edge=False)
-    last = columns[-1]
-    for name in (columns[n] for n in places):
-        grid.add_column(
-            name,
-            justify="right" if name in right else "left",
-            no_wrap=name != last,
-            overflow="fold" if name == last else "ellipsis",
-        )
-    for row in rows:
-        cells = (row[n] for n in places)
-        grid.add_row(*(cell if isinstance(cell, Text) else Text(shorten(cell)) for cell in cells))
+    names = [columns[n] for n in places]
+    body = [[_cell(row[n]) for n in places] for row in rows]
+    wanted = [
+        max([cell_len(name), *(cells[n].cell_len for cells in body)])
+        for n, name in enumerate(names)
+    ]
+    least = [
+        wide if name in right else min(wide, _LEAST if n else _NAME)
+        for n, (name, wide) in enumerate(zip(names, wanted, strict=True))
+    ]
+    ruled = box.SIMPLE_HEAD if screen.is_terminal else None
+    # With a rule there is a space between two columns already.
+    padding = (0, _GAP - 1 if ruled else _GAP, 0, 0)
+    grid = Table(box=ruled, show_edge=False, pad_edge=False, padding=padding)
+    room = screen.width - _GAP * (len(names) - 1)
+    for name, wide in zip(names, fit(wanted, least, room), strict=True):
+        side: Literal["left", "right"] = "right" if name in right else "left"
+        grid.add_column(name, justify=side, width=wide, overflow="fold")
+    for cells in body:
+        grid.add_row(*cells)
     screen.print(grid)
+
+
+def _cell(value: str | Text) -> Text:
+    return value if isinstance(value, Text) else Text(shorten(value))
+
+
+def fit(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """Take from the biggest until all have room: down to `least`, and below only if need be."""
+    given = list(wanted)
+    for _ in range(sum(wanted) - room):
+        ample = [n for n, much in enumerate(given) if much > least[n]]
+        some = ample or [n for n, much in enumerate(given) if much > 1]
+        if not some:
+            break
+        given[max(some, key=lambda n: (given[n], n))] -= 1
+    return given
 
 
 def coloured(status: Status) -> Text:

@@ -130,7 +130,7 @@ def run(
     """Work on jobs until told to stop.
 
     A --dsn, --embedded, --prefix or --schema given here is what the target finds in
-    HOLDFAST_DSN, HOLDFAST_PREFIX and HOLDFAST_SCHEMA.
+    HOLDFAST_DSN, HOLDFAST_PREFIX and HOLDFAST_SCHEMA. One that works elsewhere is refused.
     """
     plan = Plan(
         target=Target.parse(target, arguments or ()),
@@ -143,6 +143,7 @@ def run(
         ),
         mode=mode,
         counted=health_port is not None,
+        asked=options_of(ctx),
         uvloop=uvloop,
         otel=otel,
     )

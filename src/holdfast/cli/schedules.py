@@ -19,6 +19,7 @@ from holdfast.models import JobId, Schedule
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _Name = Annotated[str, typer.Argument(help="Name of the schedule.")]
+_WITH_JSON = ("list", "run")
 
 
 def register(app: App) -> None:
@@ -40,7 +41,13 @@ def schedules(ctx: typer.Context, as_json: _Json = False) -> None:
     if ctx.invoked_subcommand is None:
         _list(options_of(ctx), as_json=as_json)
     elif as_json:
-        raise InvalidInput(f"--json goes last: holdfast schedules {ctx.invoked_subcommand} --json")
+        raise InvalidInput(_misplaced_json(ctx.invoked_subcommand))
+
+
+def _misplaced_json(command: str) -> str:
+    if command not in _WITH_JSON:
+        return f"schedules {command} prints no JSON; leave out --json"
+    return f"--json goes last: holdfast schedules {command} --json"
 
 
 def list_schedules(ctx: typer.Context, as_json: _Json = False) -> None:

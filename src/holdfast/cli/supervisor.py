@@ -182,7 +182,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in signals():
             loop.add_signal_handler(number, self._heed_signal)
-        loop.add_signal_handler(signal.SIGQUIT, self._kill)
+        loop.add_signal_handler(signal.SIGQUIT, self._quit)
         yield
 
     def _heed_signal(self) -> None:
@@ -204,6 +204,12 @@ class Supervisor:
             sending.add_done_callback(self._sending.discard)
         left = self._patience + GRACE if level < FAST else HURRY
         loop.call_later(left + _KILL_SECONDS, self._kill)
+
+    def _quit(self) -> None:
+        """At once, as one process would: nobody is asked, and nobody is replaced."""
+        self._level = FAST
+        self._stopping.set()
+        self._kill()
 
     def _kill(self) -> None:
         for worker in self._workers:

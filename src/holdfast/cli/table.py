@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict, fields, replace
+from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -13,13 +14,14 @@ from holdfast.app import Holdfast
 from holdfast.cli.command import FAILED, App, example
 from holdfast.cli.confirm import Yes, confirm
 from holdfast.cli.connect import open_holdfast, options_of, run_async
-from holdfast.cli.output import absolute, duration, line, print_json
+from holdfast.cli.output import duration, line, moment, print_json
 from holdfast.cli.output import table as print_table
 from holdfast.cli.values import parse_duration
 from holdfast.errors import InvalidInput
 from holdfast.stores.postgres.drivers.base import Driver
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.postgres.tables.fit import Fit, fit
+from holdfast.stores.postgres.tables.inspect import Case, Counts
 from holdfast.stores.postgres.tables.inspect import inspect as look
 from holdfast.stores.postgres.tables.render import render
 from holdfast.table import OPTIONAL, REQUIRED, TableQueue
@@ -138,27 +140,34 @@ def inspect(
     queue = replace(
         _queue(name, due, key, order, column, where), lease=parse_duration(lease, "--lease")
     )
-    counts, cases = _on_table(ctx, queue, lambda driver, queue: look(driver, queue, number))
+
+    async def work(driver: Driver, queue: TableQueue) -> tuple[Counts, list[Case], datetime]:
+        counts, cases = await look(driver, queue, number)
+        [[now]] = await driver.fetch("select now()")
+        return counts, cases, now
+
+    counts, cases, now = _on_table(ctx, queue, work)
     if as_json:
         print_json({"counts": asdict(counts), "rows": [asdict(case) for case in cases]})
         return
     line("  ".join(f"{field.name} {getattr(counts, field.name)}" for field in fields(counts)))
     print_table(
         ("key", "state", "claimed by", "for", "failed", "next", "last error"),
-        [
-            (
-                case.key,
-                case.state,
-                case.claimed_by or "",
-                duration(case.claimed_for) if case.claimed_for else "",
-                str(case.attempts),
-                absolute(case.due),
-                case.last_error or "",
-            )
-            for case in cases
-        ],
+        [_row(case, now) for case in cases],
         right=("failed",),
     )
+
+
+def _row(case: Case, now: datetime) -> list[str]:
+    return [
+        case.key,
+        case.state,
+        case.claimed_by or "",
+        duration(case.claimed_for) if case.claimed_for else "",
+        str(case.attempts),
+        moment(case.due, now),
+        case.last_error or "",
+    ]
 
 
 def _tell(found: Fit) -> None:

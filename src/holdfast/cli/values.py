@@ -76,7 +76,7 @@ def read_payload(argument: str | None, file: Path | None) -> bytes | None:
     """From the argument, from a file, or from standard input where either is `-`."""
     if argument is not None and file is not None:
         raise InvalidInput("PAYLOAD and --payload-file are two payloads; pass one of them")
-    if argument == _STDIN or (file is not None and str(file) == _STDIN):
+    if is_stdin(argument, file):
         return sys.stdin.buffer.read()
     if file is not None:
         try:
@@ -86,3 +86,7 @@ def read_payload(argument: str | None, file: Path | None) -> bytes | None:
             raise InvalidInput(f"--payload-file {str(file)!r} cannot be read: {reason}") from None
     # Bytes that are no UTF-8 came through the command line as surrogates.
     return None if argument is None else os.fsencode(argument)
+
+
+def is_stdin(argument: str | None, file: Path | None) -> bool:
+    return argument == _STDIN or (file is not None and str(file) == _STDIN)

@@ -14,12 +14,13 @@ from datetime import timedelta
 from types import ModuleType
 
 from holdfast.app import Holdfast
+from holdfast.cli.connect import Options
 from holdfast.cli.logs import JobLog
 from holdfast.cli.probe import WorkerProbe
 from holdfast.cli.side import Side
 from holdfast.cli.stopping import FAST, Stop
 from holdfast.cli.target import Target, opened
-from holdfast.errors import MissingDependency
+from holdfast.errors import InvalidInput, MissingDependency
 from holdfast.events import Telemetry
 from holdfast.settings import WorkerSettings
 from holdfast.worker.claim import QueueExecutionMode
@@ -40,6 +41,8 @@ class Plan:
     mode: QueueExecutionMode
     counted: bool
     """Whether anybody may ask for metrics."""
+    asked: Options
+    """Where to work, as far as the command line says."""
     uvloop: bool = True
     otel: bool = False
 
@@ -102,6 +105,7 @@ async def _work(plan: Plan, stop: Stop, side: Side, telemetry: Telemetry | None)
     heed = _Heed(plan.settings.drain_timeout)
     stop.listen(asyncio.get_running_loop(), heed)
     async with opened(plan.target) as holdfast:
+        _check_place(plan, holdfast)
         probe = WorkerProbe(holdfast, plan.settings)
         # A supervisor takes the greeting below as the proof that a start can succeed.
         await probe.store.verify()
@@ -113,12 +117,27 @@ async def _work(plan: Plan, stop: Stop, side: Side, telemetry: Telemetry | None)
             holdfast.observe(probe.metrics)
         try:
             await side.attach(probe)
-            logger.info("worker %s runs %s", probe.manager.id, plan.target)
+            place = holdfast.place or "its own connection"
+            logger.info("worker %s runs %s on %s", probe.manager.id, plan.target, place)
             spare_the_collector()
             await _run(holdfast, plan)
         finally:
             await side.detach()
     logger.info("stopped")
+
+
+def _check_place(plan: Plan, holdfast: Holdfast) -> None:
+    """The target connects by itself, perhaps to a database that is written in it."""
+    asked, fault = plan.asked, ""
+    if asked.typed & {"dsn", "embedded"} and holdfast.place not in (None, asked.describe()):
+        fault = f"works on {holdfast.place}, not on {asked.describe()}"
+    elif asked.typed & {"prefix", "schema"} and holdfast.names != asked.names:
+        fault = f"has its tables at {holdfast.names.table()}, not at {asked.names.table()}"
+    if fault:
+        raise InvalidInput(
+            f"target {plan.target} {fault}, which the command line names; let it read "
+            f"HOLDFAST_DSN, HOLDFAST_PREFIX and HOLDFAST_SCHEMA, or leave the option out"
+        )
 
 
 def spare_the_collector() -> None:

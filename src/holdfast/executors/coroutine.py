@@ -19,7 +19,7 @@ class AbstractEntrypointExecutor(ABC):
 
     @property
     def capacity(self) -> int:
-        """How many jobs run at once in this process, the others wait; 0: all that are started."""
+        """How many jobs run at once in this process, and are claimed for it; 0: no such bound."""
         return 0
 
     @abstractmethod

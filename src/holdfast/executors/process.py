@@ -15,6 +15,7 @@ from holdfast.errors import HandlerExit, InvalidInput, RetryRequested
 from holdfast.executors.child import REAP_SECONDS, Child, Reply
 from holdfast.executors.coroutine import AbstractEntrypointExecutor
 from holdfast.executors.thread import IDLE_SECONDS, DaemonThreads, capacity_of
+from holdfast.models import NOT_STARTED
 from holdfast.retry import RemoteError
 from holdfast.task import underlying, where
 
@@ -85,6 +86,11 @@ class ProcessExecutor(AbstractEntrypointExecutor):
         try:
             reply = await asyncio.wrap_future(answer)
         except asyncio.CancelledError:
+            if answer.cancel():
+                # The handler was never called, so its time is not up: to be handed back.
+                context.cancellation.cancel(NOT_STARTED)
+                raise
+            context.cancellation.runs_on = answer
             run.stop()
             # The lease may be given up once this returns, so the child should be gone by then.
             await asyncio.wait([asyncio.wrap_future(answer)], timeout=REAP_SECONDS)

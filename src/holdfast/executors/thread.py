@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from holdfast.errors import InvalidInput
 from holdfast.executors.coroutine import AbstractEntrypointExecutor
-from holdfast.models import SHUTDOWN, TIMED_OUT, UNTRUSTED, Context, Job
+from holdfast.models import NOT_STARTED, SHUTDOWN, TIMED_OUT, UNTRUSTED, Context, Job
 
 logger = logging.getLogger("holdfast")
 
@@ -117,8 +117,9 @@ class ThreadExecutor(AbstractEntrypointExecutor):
     """Runs the handler in a thread of its own pool.
 
     A thread cannot be stopped. When the job is cancelled, `context.cancellation` says so and the
-    worker goes on at once; a handler that does not look keeps its thread until it returns. Only a
-    job that would be handed back stays leased until then, or until its worker has ended.
+    worker goes on at once; a handler that does not look keeps its thread until it returns, and no
+    other job is claimed for that. Only a job that would be handed back stays leased until then, or
+    until its worker has ended.
     """
 
     max_workers: int | None = None
@@ -152,12 +153,17 @@ class ThreadExecutor(AbstractEntrypointExecutor):
             try:
                 return await asyncio.wrap_future(run)
             except asyncio.CancelledError:
+                if run.cancel():
+                    # The handler was never called, so its time is not up: to be handed back.
+                    context.cancellation.cancel(NOT_STARTED)
+                    raise
                 # A worker says why before it cancels; only a timeout comes without a word.
                 context.cancellation.cancel(TIMED_OUT)
                 stops += 1
                 if run.running() and stops == 1:
                     self._warn(job)
                 if not run.running() or stops > _WAITS.get(context.cancellation.reason or "", 0):
+                    context.cancellation.runs_on = run
                     raise
 
     def _run(self, run: Future[BaseException | None], job: Job, context: Context) -> None:

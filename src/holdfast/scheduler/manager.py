@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import DatabaseError, ScheduleError
 from holdfast.scheduler.cron import Cron
-from holdfast.scheduler.tick import Definition, Misfire, Overlap, tick
+from holdfast.scheduler.tick import MOMENT, Definition, Misfire, Overlap, tick, until_next
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
-    from holdfast.models import Job, JobId, Schedule
+    from holdfast.models import Context, Job, JobId, Schedule
     from holdfast.ports import Store
 
 logger = logging.getLogger("holdfast.scheduler")
 
 __all__ = ["Misfire", "Overlap", "SchedulerManager"]
-
-_LONGEST_NAP = timedelta(seconds=5)
-_AFTER_ERROR = timedelta(seconds=1)
 
 
 class SchedulerManager:
@@ -54,6 +52,15 @@ class SchedulerManager:
         slot = (job.headers or {}).get("slot")
         instant = datetime.fromisoformat(slot) if slot else job.execute_after
         return self._registered[job.entrypoint]._replace(slot=instant)
+
+    def on_ticks(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """A handler of schedules as one of the jobs that their ticks are."""
+
+        @functools.wraps(func)
+        def handle(job: Job, *context: Context) -> Any:
+            return func(self.tick_of(job), *context)
+
+        return handle
 
     async def register(self) -> None:
         """Write what is declared to the database."""
@@ -101,23 +108,24 @@ class SchedulerManager:
         """Until shutdown is set."""
         while not self._shutdown.is_set():
             try:
+                ticked = await self._store.jobs.now()
                 await self.tick()
-                nap = await self._until_next()
+                nap = await self._until_next(ticked)
             except DatabaseError as error:
                 logger.warning("schedules wait for the database: %s", error)
-                nap = _AFTER_ERROR
+                nap = MOMENT
             with suppress(TimeoutError):
                 async with asyncio.timeout(nap.total_seconds()):
                     await self._shutdown.wait()
 
-    async def _until_next(self) -> timedelta:
+    async def _until_next(self, ticked: datetime) -> timedelta:
         now = await self._store.jobs.now()
-        ticks = [
-            schedule.next_run - now
+        waiting = [
+            schedule
             for schedule in await self._store.schedules.all()
             if schedule.name in self._definitions and not schedule.paused
         ]
-        return max(timedelta(0), min([*ticks, _LONGEST_NAP]))
+        return until_next(waiting, ticked, now)
 
 
 class ScheduleQueries:

@@ -10,7 +10,7 @@ from holdfast.errors import ScheduleError
 from holdfast.scheduler.cron import Cron
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from holdfast.models import JobId, Schedule
     from holdfast.ports import Store
@@ -21,6 +21,10 @@ Overlap = Literal["skip", "allow"]
 GRACE = timedelta(seconds=10)
 """A tick that is found later than this was missed, and the misfire policy decides about it."""
 
+MOMENT = timedelta(seconds=1)
+"""Before another try, where a locked row or the database stood in the way."""
+
+_LONGEST_WAIT = timedelta(seconds=5)
 _MOST = 1000
 
 
@@ -69,11 +73,22 @@ async def tick(store: Store, names: Sequence[str]) -> list[JobId]:
     while names:
         now = await store.jobs.now()
         due = await store.schedules.due(names, now)
-        for schedule in due:
-            made += await _advance(store, schedule, now) or []
-        if not due:
+        taken = [await _advance(store, schedule, now) for schedule in due]
+        made += [id_ for ids in taken for id_ in ids or ()]
+        # What is left is locked by somebody, and to try again at once would be to spin.
+        if all(ids is None for ids in taken):
             break
     return made
+
+
+def until_next(schedules: Iterable[Schedule], ticked: datetime, now: datetime) -> timedelta:
+    """How long to wait for the next tick, where all that was due at `ticked` has been tried."""
+    waits = [
+        # Of a tick that was tried in vain nobody can say when its row is free.
+        MOMENT if schedule.next_run <= ticked else schedule.next_run - now
+        for schedule in schedules
+    ]
+    return max(timedelta(0), min([*waits, _LONGEST_WAIT]))
 
 
 async def _advance(store: Store, schedule: Schedule, now: datetime) -> list[JobId] | None:

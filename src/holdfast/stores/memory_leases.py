@@ -120,6 +120,13 @@ class MemoryLeases:
         self._state.announce(moved.values(), now)
         return list(moved)
 
+    async def locked(self, held: Sequence[Held]) -> set[Held]:
+        """A change is over before anybody else can come."""
+        return set()
+
+    async def recall(self) -> None:
+        """No reply is ever lost."""
+
     async def forget(self, tokens: Sequence[UUID]) -> None:
         """There is no bookkeeping: the rows themselves say who holds them."""
 
@@ -191,7 +198,8 @@ class MemoryLeases:
         taken: list[Job] = []
         for place, lane in enumerate(lanes):
             quota = share + (place < rest)
-            rows = lane.take(min(quota, self._room(lane.want, quota)))
+            rows = lane.take(lane.want.fit(min(quota, self._room(lane.want, quota))))
+            lane.want.took(len(rows))
             for row in rows:
                 after = self._claim_or_retire(row, lane.want, asked)
                 taken += [after] if after else []

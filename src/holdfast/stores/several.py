@@ -82,13 +82,16 @@ class SeveralLeases:
         return min((look for look in looks if look is not None), default=None)
 
     async def renew(self, held: Sequence[Held]) -> set[Held]:
-        by_party: dict[str, list[Held]] = defaultdict(list)
-        for lease in held:
-            by_party[lease.queue].append(lease)
         owned: set[Held] = set()
-        for name, leases in by_party.items():
+        for name, leases in _by_party(held).items():
             owned |= await self._parties[name].renew(leases)
         return owned
+
+    async def locked(self, held: Sequence[Held]) -> set[Held]:
+        found: set[Held] = set()
+        for name, leases in _by_party(held).items():
+            found |= await self._parties[name].locked(leases)
+        return found
 
     async def change(self, transition: Transition, changes: Sequence[Change]) -> list[Held]:
         by_party: dict[str, list[Change]] = defaultdict(list)
@@ -98,6 +101,10 @@ class SeveralLeases:
         for name, some in by_party.items():
             moved += await self._parties[name].change(transition, some)
         return moved
+
+    async def recall(self) -> None:
+        for party in self._parties.values():
+            await party.recall()
 
     async def forget(self, tokens: Sequence[UUID]) -> None:
         for party in self._parties.values():
@@ -153,6 +160,13 @@ class SeveralLeases:
         for want in wants:
             by_party[want.entrypoint if want.entrypoint in self._parties else OWN].append(want)
         return by_party
+
+
+def _by_party(held: Sequence[Held]) -> dict[str, list[Held]]:
+    by_party: dict[str, list[Held]] = defaultdict(list)
+    for lease in held:
+        by_party[lease.queue].append(lease)
+    return by_party
 
 
 class SeveralStores:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.worker.rest import Rest
     from holdfast.worker.slots import Slots
     from holdfast.worker.solo import Solo
+    from holdfast.worker.turns import Turns
 
 T = TypeVar("T")
 _RECOVERIES = attrgetter("recoveries")
@@ -51,6 +52,7 @@ class Claimer:
         hand: Hand,
         solo: Solo,
         slots: Slots,
+        turns: Turns,
         *,
         rest: Rest,
         worker: str,
@@ -62,6 +64,7 @@ class Claimer:
         self._hand = hand
         self._solo = solo
         self._slots = slots
+        self._turns = turns
         self._rest = rest
         self._worker = worker
         self._start = start
@@ -109,7 +112,7 @@ class Claimer:
                 free = await self._room()
                 jobs = await self._claim(free, sweep or self._solo.careful, backoff)
                 await self._solo.run(lambda: self.stopping)
-                if jobs is None or len(jobs) == free or self._solo.careful:
+                if jobs is None or len(jobs) == free or self._solo.careful or self._turns.reopened:
                     continue
                 sweep = drain
                 found_nothing = 0 if jobs or len(self._hand) else found_nothing + 1
@@ -126,6 +129,7 @@ class Claimer:
         if not free:
             return None
         self._hinted = self._hand.freed_limit = False
+        self._turns.offer(self._claimed[0] if self._claimed else ())
         sent, ended = monotonic(), self._hand.ended
         try:
             jobs = await self._ask(self._gate.claim(free, partial(self._take, sweep)))
@@ -144,10 +148,7 @@ class Claimer:
         self.ticked = monotonic()
         self._start_claimed()
         self._claimed = jobs, sent
-        if len(jobs) == free and not self._solo.careful and not self._gate.guards:
-            self._slots.expect(self._hand.ended - ended)
-        else:
-            self._slots.expect_none()
+        self._expect(self._hand.ended - ended, came_short=len(jobs) < free)
         if self._another_follows(jobs, free):
             asyncio.get_running_loop().call_soon(self._start_claimed)
         else:
@@ -156,6 +157,15 @@ class Claimer:
             await asyncio.sleep(0)
         self._rest.found(len(jobs), self.ticked - sent)
         return None if self._gate.probed else jobs
+
+    def _expect(self, ended: int, *, came_short: bool) -> None:
+        """How many to claim ahead, by how many jobs ended during this claim."""
+        steady = not self._solo.careful and not self._gate.guards
+        if came_short or not steady:
+            self._slots.expect_none()
+        else:
+            self._slots.expect(ended)
+        self._turns.expect(steady=steady)
 
     def _another_follows(self, jobs: Sequence[Job], free: int) -> bool:
         """Whether the next claim is made whatever becomes of these: it need not wait for them."""
@@ -194,22 +204,32 @@ class Claimer:
         return min(most - self._hand.running, 2 * most - len(self._hand)) - coming
 
     async def _wait(self, drain: bool) -> None:
-        """Until a hint, a stop, the next due job or the poll."""
+        """Until a hint, a stop, the next due job or the poll; without room no hint is of use."""
         pause = self._settings.dequeue_timeout.total_seconds()
         if not self.listening:
             pause = min(pause, _DEAF_POLL)
+        full = self._turns.full
+        if not full:
+            pause = await self._sooner(pause, drain)
+
+        def stirred() -> bool:
+            if self.stopping or (drain and not len(self._hand)):
+                return True
+            if self._turns.full:
+                return False
+            return full or self._hinted or self._hand.freed_limit or self._turns.reopened
+
+        await self._hand.until(stirred, seconds=pause)
+
+    async def _sooner(self, pause: float, drain: bool) -> float:
+        """Seconds after which a claim may find something, if that is before the pause is over."""
         due = await self._next_due()
         if due is not None:
             pause = min(pause, due.total_seconds())
         pause = min(pause, self._gate.pause)
         if pause > 0 and not drain:
             pause = min(pause, await self._rest.pause())
-
-        def stirred() -> bool:
-            drained = drain and not len(self._hand)
-            return self._hinted or self.stopping or self._hand.freed_limit or drained
-
-        await self._hand.until(stirred, seconds=pause)
+        return pause
 
     async def _next_due(self) -> timedelta | None:
         if not self._gate.wants:

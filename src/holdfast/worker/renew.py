@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from holdfast.clock import monotonic
-from holdfast.errors import DatabaseError
+from holdfast.errors import ConnectionFailed, DatabaseError
 from holdfast.worker.hand import TRUST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from holdfast.models import WorkerInfo
+    from holdfast.models import Held, WorkerInfo
     from holdfast.ports import Store
     from holdfast.worker.hand import Hand, Lease
     from holdfast.worker.lag import LagWatch
@@ -50,6 +51,7 @@ class Renewer:
         self._on_untrusted = on_untrusted
         self._home = asyncio.get_running_loop()
         self._closing: set[asyncio.Task[None]] = set()
+        self._locked = 0
 
     async def run(self, connect: Callable[[], Store]) -> None:
         """Until cancelled."""
@@ -76,18 +78,57 @@ class Renewer:
         try:
             # A late reply is as bad as none: the next try is due.
             async with asyncio.timeout(max(self._interval, _RETRY)):
-                owned = await store.leases.renew([lease.held for lease in leases])
-                for lease in leases:
-                    if lease.held in owned:
-                        lease.renewed(sent)
-                    else:
-                        self._home.call_soon_threadsafe(self._on_lost, lease)
+                renewed = await self._renew_all(store, leases, sent)
                 await store.leases.report(self._info())
         except (DatabaseError, TimeoutError) as error:
             reason = str(error) or "no answer in time"
             logger.warning("%d leases could not be renewed: %s", len(leases), reason)
             return None if isinstance(error, TimeoutError) else False
-        return True
+        return renewed
+
+    async def _renew_all(self, store: Store, leases: Sequence[Lease], sent: float) -> bool:
+        """Whether all could be: what one table refuses must not cost the leases on another."""
+        by_queue: dict[str, list[Lease]] = defaultdict(list)
+        for lease in leases:
+            by_queue[lease.held.queue].append(lease)
+        locked = 0
+        failure: DatabaseError | None = None
+        for some in by_queue.values():
+            try:
+                locked += await self._renew_some(store, some, sent)
+            except ConnectionFailed:
+                raise
+            except DatabaseError as error:
+                failure = error
+        self._tell_locked(locked)
+        if failure is not None:
+            raise failure
+        return not locked
+
+    async def _renew_some(self, store: Store, leases: Sequence[Lease], sent: float) -> int:
+        """How many rows somebody else has locked: those leases are neither renewed nor lost."""
+        held = [lease.held for lease in leases]
+        locked: set[Held] = set()
+        try:
+            owned = await store.leases.renew(held)
+        except DatabaseError as error:
+            if not error.locked or not (locked := await store.leases.locked(held)):
+                raise
+            owned = await store.leases.renew([each for each in held if each not in locked])
+        for lease in leases:
+            if lease.held in owned:
+                lease.renewed(sent)
+            elif lease.held not in locked:
+                self._home.call_soon_threadsafe(self._on_lost, lease)
+        return len(locked)
+
+    def _tell_locked(self, count: int) -> None:
+        """Once, and not at every try."""
+        if count and not self._locked:
+            logger.warning(
+                "%d leases wait to be renewed for transactions that have locked their rows", count
+            )
+        self._locked = count
 
     async def _watch(self) -> None:
         """Beside the renewals, since one that hangs must not put this off."""

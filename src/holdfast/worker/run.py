@@ -8,6 +8,7 @@ from holdfast.clock import monotonic
 from holdfast.models import (
     CANCELED,
     LEASE_LOST,
+    NOT_STARTED,
     SHUTDOWN,
     UNTRUSTED,
     Abandoned,
@@ -30,6 +31,7 @@ _STOPPED: Mapping[str, Outcome] = {
     CANCELED: Abandoned(CANCELED),
     SHUTDOWN: Released(SHUTDOWN),
     UNTRUSTED: Released(UNTRUSTED),
+    NOT_STARTED: Released(NOT_STARTED),
 }
 
 

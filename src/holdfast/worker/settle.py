@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict, deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, assert_never
 
 from holdfast.clock import monotonic
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast.worker")
 
 _BATCH = 1000
+_AGAIN = 0.5
 _MANY_CLAIMS = 16
 """Ended ones; fewer are forgotten when there is nothing else to be written."""
 
@@ -102,6 +104,9 @@ class Settler:
         self._worker = worker
         self._on_put_off = on_put_off
         self._pending: deque[Ending] = deque()
+        self._aside: list[Ending] = []
+        """Outcomes of rows that somebody else has locked, and when they are tried again."""
+        self._again_at = 0.0
         self._wake = asyncio.Event()
         self._in_doubt = False
 
@@ -114,10 +119,8 @@ class Settler:
         """Until cancelled. A write that finds no database waits for it, and goes first then."""
         backoff = Backoff()
         while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._pending:
-                batch = [self._pending.popleft() for _ in range(min(_BATCH, len(self._pending)))]
+            await self._woken()
+            while batch := self._next():
                 self._hand.writing(batch[0][0])
                 try:
                     await self._write(batch)
@@ -126,24 +129,52 @@ class Settler:
                     self._hand.written(failed=False)
                 except DatabaseError as error:
                     self._in_doubt = self._in_doubt or isinstance(error, ConnectionLost)
-                    self._pending.extendleft(
-                        ending for ending in reversed(batch) if ending[0] in self._hand
-                    )
+                    self._pending.extendleft(reversed(self._unwritten(batch)))
                     self._hand.written(failed=True)
                     pause = backoff.pause(f"outcomes of {len(batch)} jobs wait", error)
                     await asyncio.sleep(pause)
                 await self._gate.tell()
+
+    async def _woken(self) -> None:
+        """Until an outcome comes, or those that were set aside are due."""
+        pause = max(0.0, self._again_at - monotonic()) if self._aside else None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._wake.wait()
+        self._wake.clear()
+
+    def _next(self) -> list[Ending]:
+        if self._aside and monotonic() >= self._again_at:
+            self._pending.extend(self._aside)
+            self._aside.clear()
+        return [self._pending.popleft() for _ in range(min(_BATCH, len(self._pending)))]
+
+    def _unwritten(self, batch: Sequence[Ending]) -> list[Ending]:
+        aside = {lease for lease, _ in self._aside}
+        return [end for end in batch if end[0] in self._hand and end[0] not in aside]
 
     async def _write(self, batch: Sequence[Ending]) -> None:
         # One table at a time: what went through there must not be sent again for trouble elsewhere.
         by_statement: dict[tuple[type[Outcome], str], list[Ending]] = defaultdict(list)
         for ending in batch:
             by_statement[type(ending[1]), ending[0].held.queue].append(ending)
+        failure: DatabaseError | None = None
         for (kind, _), endings in by_statement.items():
-            if kind in _ASKED_BY:
-                await self._change(_ASKED_BY[kind], endings)
-            else:
+            if kind not in _ASKED_BY:
                 self._lost(endings)
+                continue
+            try:
+                await self._change(_ASKED_BY[kind], endings)
+            except ConnectionFailed:
+                raise
+            except DatabaseError as error:
+                # What one table has no time for, another may.
+                failure = error
+        if failure is not None:
+            raise failure
+        await self._forget()
+
+    async def _forget(self) -> None:
         ended = list(self._hand.ended_claims)
         if self._pending and len(ended) < _MANY_CLAIMS:
             return
@@ -158,9 +189,12 @@ class Settler:
         try:
             moved = await self._move(transition, [_change_of(ending) for ending in endings])
         except DatabaseError as error:
-            if _passes(error):
+            if error.locked:
+                await self._change_unlocked(transition, endings, error)
+            elif _passes(error):
                 raise
-            await self._change_one_by_one(transition, endings, error)
+            else:
+                await self._change_one_by_one(transition, endings, error)
             return
         if len(moved) == len(endings):
             self._settled(endings)
@@ -168,6 +202,24 @@ class Settler:
         found = set(moved)
         self._settled([ending for ending in endings if ending[0].held in found])
         self._lost([ending for ending in endings if ending[0].held not in found])
+
+    async def _change_unlocked(
+        self, transition: Transition, endings: Sequence[Ending], error: DatabaseError
+    ) -> None:
+        """A row that somebody else has locked must not keep the others from being written."""
+        locked = await self._leases.locked([lease.held for lease, _ in endings])
+        if not locked:
+            # It was the table, or the row is free by now.
+            raise error
+        if not self._aside:
+            logger.warning(
+                "outcomes of %d jobs wait for transactions that have locked their rows", len(locked)
+            )
+        self._aside += [ending for ending in endings if ending[0].held in locked]
+        self._again_at = monotonic() + _AGAIN
+        free = [ending for ending in endings if ending[0].held not in locked]
+        if free:
+            await self._change(transition, free)
 
     async def _move(self, transition: Transition, changes: Sequence[Change]) -> list[Held]:
         moved = await self._leases.change(transition, changes)

@@ -31,7 +31,7 @@ _PATIENCE = 0.25
 
 
 class Slots:
-    """Of one worker."""
+    """Of one worker, or of one entrypoint of it."""
 
     def __init__(
         self,
@@ -53,6 +53,11 @@ class Slots:
     def __len__(self) -> int:
         """How many jobs wait for one."""
         return len(self._waiting)
+
+    @property
+    def room(self) -> int:
+        """How many more jobs there may be for them; below zero when there are too many."""
+        return self._free + self.ahead - len(self._waiting)
 
     def expect(self, ended: int) -> None:
         """So many jobs ended during a claim, and will during the next."""

@@ -116,7 +116,9 @@ class QueueManager:
     @property
     def running(self) -> int:
         """How many handlers run now."""
-        return self._hand.running - len(self._slots) if hasattr(self, "_slots") else 0
+        if not hasattr(self, "_turns"):
+            return 0
+        return self._hand.running - len(self._slots) - len(self._turns)
 
     @property
     def state(self) -> str:
@@ -174,8 +176,8 @@ class QueueManager:
                     await self._close([forks["settle"]])
                 settling.cancel()
                 renewing.cancel()
-            await asyncio.wait([settling, renewing])
-            await self._say_farewell(forks["claim"])
+                await asyncio.wait([settling, renewing])
+                await self._say_farewell(forks["claim"])
 
     async def _introduce(self, store: Store) -> None:
         """Be refused now, where this user may not work, and be listed before the first job.
@@ -192,8 +194,11 @@ class QueueManager:
 
     def _prepare(self, forks: Mapping[str, Store], wants: Sequence[Want]) -> None:
         self._hand = hand = Hand()
-        self._turns = Turns(Runners(partial(run, self._resources), self._end).start)
-        self._slots = Slots(self._settings, self._turns.begin, self._find_no_slot)
+        runners = Runners(partial(run, self._resources), self._end)
+        self._slots = slots = Slots(self._settings, runners.start, self._find_no_slot)
+        self._turns = Turns(
+            wants, self._settings, slots.begin, self._find_no_turn, hand.changed.set
+        )
         self._solo = Solo(hand, self._begin, self._hand_back)
         self._gate = gate = Gate(
             wants,
@@ -209,6 +214,7 @@ class QueueManager:
             hand,
             self._solo,
             self._slots,
+            self._turns,
             rest=Rest(forks["listen"].wakeups),
             worker=self.id,
             start=self._start,
@@ -274,15 +280,19 @@ class QueueManager:
 
     def _begin(self, leases: Sequence[Lease]) -> None:
         self._hand.started(len(leases))
-        self._slots.begin(leases)
+        self._turns.begin(leases)
 
     def _end(self, lease: Lease, outcome: Outcome) -> None:
         self._settler.put(lease, outcome)
-        self._turns.ended(lease)
         self._slots.ended()
+        self._turns.ended(lease)
         self._hand.finished()
 
     def _find_no_slot(self, leases: Sequence[Lease]) -> None:
+        self._turns.unstarted(leases)
+        self._find_no_turn(leases)
+
+    def _find_no_turn(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
             self._settler.put(lease, _NO_SLOT)
         self._hand.unstarted(len(leases))
@@ -388,10 +398,12 @@ class QueueManager:
         self._hand.changed.set()
 
     async def _say_farewell(self, store: Store) -> None:
-        if len(self._hand):
-            return
         with suppress(DatabaseError, TimeoutError):
             async with asyncio.timeout(_GRACE):
+                # A claim may have been on its way when it was told to stop.
+                await store.leases.recall()
+                if len(self._hand):
+                    return
                 await store.leases.forget(self._hand.ended_claims)
                 await store.leases.farewell(self.id)
 

@@ -5,7 +5,7 @@ with clock as materialized (
 select count(*) filter (where j."inactive" = false and j."claimed_at" is null),
        count(*) filter (where j."inactive" = false and j."claimed_at" is not null),
        (select now from clock) - min(j."ship_at") filter (
-           where j."inactive" = false and j."claimed_at" is null and j."ship_at" <= (select now from clock)
+           where j."inactive" = false and j."claimed_at" is null and j."ship_at" <= (select now from clock) and j."ship_at" > '-infinity'
        )
 from "app"."orders" j
 where j."inactive" = false

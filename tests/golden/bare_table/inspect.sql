@@ -13,7 +13,9 @@ select j."code"::text,
        (select now from clock) - j."claimed_at",
        coalesce(j."attempts", 0),
        null::text,
-       j."ship_at"
+       case when j."ship_at" is not null then
+           least(greatest(j."ship_at", '0001-01-02 00:00Z'), '9999-12-30 00:00Z')
+       end
 from "app"."orders" j
 where (j."claimed_at" is not null or (j."inactive" and j."claimed_at" is null and (coalesce(j."attempts", 0) >= 5)) or (j."inactive" = false and coalesce(j."attempts", 0) > 0))
 order by j."claimed_at" nulls last, j."ship_at"

@@ -1,6 +1,6 @@
 -- retire:last_retry($1 now, $2 ids, $3 tokens)
 with clock as materialized (
-    select coalesce($1::timestamptz, clock_timestamp()) as now
+    select coalesce($1::timestamptz, clock_timestamp()) as now, set_config('lock_timeout', '100ms', true)
 )
 update "app"."orders" j
 set "inactive" = true, "attempts" = coalesce(j."attempts", 0) + 1, "claim_token" = null, "claimed_at" = null

@@ -57,7 +57,8 @@ select l.entrypoint, l.priority, exists (
       and j.execute_after > (select now from clock)
     order by j.execute_after limit 1
 ) as due, case when l.floor is null then coalesce((
-    select j.execute_after
+    -- What was due before the first year of Python is found below every floor.
+    select greatest(j.execute_after, '0001-01-01 00:00Z')
     from "holdfast" j
     where j.held_at is null and j.entrypoint = l.entrypoint and j.priority = l.priority
       and j.execute_after <= (select now from clock)

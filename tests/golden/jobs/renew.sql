@@ -1,7 +1,7 @@
 -- renew($1 now, $2 held_ids, $3 tokens, $4 owners)
 with clock as materialized (
     select coalesce($1::timestamptz, clock_timestamp()) as now,
-           set_config('synchronous_commit', 'off', true)
+           set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '100ms', true)
 ),
 renewed as (
     update "holdfast" j

@@ -1,11 +1,11 @@
 -- retire:last_retry($1 now, $2 held_ids, $3 tokens, $4 owners, $5 max_attempts, $6 errors, $7 reasons, $8 tracebacks, $9 channel)
 with clock as materialized (
-    select coalesce($1::timestamptz, clock_timestamp()) as now
+    select coalesce($1::timestamptz, clock_timestamp()) as now, set_config('lock_timeout', '100ms', true)
 ),
 before as materialized (
     select j.id, j.entrypoint, j.priority, j.attempts, j.recoveries, j.claimed_by, j.claimed_at,
            width_bucket(j.id, cast((select $2::text::bigint[]) as bigint[])) as n
-    from "holdfast" j
+    from "holdfast" j, clock
     where j.id = any(cast((select $2::text::bigint[]) as bigint[])) and j.claim_token = ($3::uuid[])[(cast((select $4::text::integer[]) as integer[]))[width_bucket(j.id, cast((select $2::text::bigint[]) as bigint[]))]] and j.attempts + 1 >= coalesce(j.max_attempts, ($5::integer[])[width_bucket(j.id, cast((select $2::text::bigint[]) as bigint[]))], 2147483647)
     order by j.id
     for update of j

@@ -5,7 +5,7 @@ with clock as materialized (
 select count(*) filter (where j."inactive" = false and j."claimed_at" is null),
        count(*) filter (where j."inactive" = false and j."claimed_at" is not null),
        (select now from clock) - min(j."remind_at") filter (
-           where j."inactive" = false and j."claimed_at" is null and j."remind_at" <= (select now from clock)
+           where j."inactive" = false and j."claimed_at" is null and j."remind_at" <= (select now from clock) and j."remind_at" > '-infinity'
        )
 from "email_snoozes" j
 where j."inactive" = false

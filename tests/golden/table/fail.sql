@@ -1,6 +1,6 @@
 -- fail($1 now, $2 ids, $3 tokens)
 with clock as materialized (
-    select coalesce($1::timestamptz, clock_timestamp()) as now
+    select coalesce($1::timestamptz, clock_timestamp()) as now, set_config('lock_timeout', '100ms', true)
 )
 update "email_snoozes" j
 set "inactive" = true, "outcome" = 'exception', "claim_token" = null, "claimed_by" = null, "claimed_at" = null, "heartbeat" = null, "updated_at" = clock.now

@@ -1,6 +1,6 @@
 -- hold($1 now, $2 errors, $3 ids, $4 tokens)
 with clock as materialized (
-    select coalesce($1::timestamptz, clock_timestamp()) as now
+    select coalesce($1::timestamptz, clock_timestamp()) as now, set_config('lock_timeout', '100ms', true)
 )
 update "email_snoozes" j
 set "inactive" = true, "outcome" = 'failed', "last_error" = ($2::text[])[width_bucket(j."id", $3::bigint[])], "last_error_at" = clock.now, "claim_token" = null, "claimed_by" = null, "claimed_at" = null, "heartbeat" = null, "updated_at" = clock.now

@@ -13,7 +13,9 @@ select j."id"::text,
        (select now from clock) - j."claimed_at",
        coalesce(j."attempts", 0),
        j."last_error"::text,
-       j."remind_at"
+       case when j."remind_at" is not null then
+           least(greatest(j."remind_at", '0001-01-02 00:00Z'), '9999-12-30 00:00Z')
+       end
 from "email_snoozes" j
 where (j."claimed_at" is not null or (j."inactive" and j."claimed_at" is null and coalesce(j."outcome" = 'failed', false)) or (j."inactive" = false and coalesce(j."attempts", 0) > 0))
 order by j."claimed_at" nulls last, j."remind_at"

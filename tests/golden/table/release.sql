@@ -1,6 +1,6 @@
 -- release($1 now, $2 ids, $3 tokens)
 with clock as materialized (
-    select coalesce($1::timestamptz, clock_timestamp()) as now
+    select coalesce($1::timestamptz, clock_timestamp()) as now, set_config('lock_timeout', '100ms', true)
 )
 update "email_snoozes" j
 set "claim_token" = null, "claimed_by" = null, "claimed_at" = null, "heartbeat" = null, "updated_at" = clock.now

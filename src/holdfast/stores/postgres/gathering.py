@@ -40,8 +40,8 @@ class Gathering:
     Nobody waits for company: a call that finds the way free is sent at once, in its caller's own
     task. One that is cancelled while it waits is not sent; one that is cancelled on its way may or
     may not be enqueued. Where many wait, `beside` sends some of them at the same time. A statement
-    that is slow, because it waits for somebody's dedupe key, is
-    overtaken on another connection, if there may be one: `overtakers` says how many.
+    that is slow, because it waits for somebody's dedupe key, is overtaken on another connection, if
+    there may be one: `overtakers` says how many.
     """
 
     def __init__(self, send: Send, *, overtakers: int, beside: Send | None = None) -> None:

@@ -67,7 +67,11 @@ _LOGGED = (
     *("job_id", "status", "entrypoint", "priority", "attempt", "recoveries"),
     *("claimed_by", "claimed_at", "reason", "created"),
 )
-_COUNTED = ("job_id", "id", "status", "entrypoint", "priority", "claimed_at", "created", "tx")
+# Of a row that was restored xmin tells that it is not of the transaction it names.
+_COUNTED = (
+    *("job_id", "id", "status", "entrypoint", "priority", "claimed_at", "created", "tx"),
+    "xmin",
+)
 _BREAKER = (*BREAKER_COLUMNS[1:], "revision")
 _REGISTERED = ("name", "expression", "timezone", "misfire", "overlap", "next_run", "created")
 _BEATEN = ("entrypoints", "concurrency", "running", "state", "heartbeat")
@@ -233,6 +237,7 @@ def _own_sql(names: Names, roles: RoleNames, payloads: bool) -> list[str]:
     if payloads:
         given.append((Role.READER, Grant("select", "table", tuple(HIDDEN_COLUMNS))))
     return [
+        _spare_owner(tables, _distinct(roles, Role), f"{names.prefix}_{Role.WORKER}"),
         _open(relations["table"], _distinct(roles, Role)),
         # What an earlier version, or somebody's hand, gave beyond the list below is taken away.
         f"revoke all on {', '.join(sorted(tables))} from {everyone};",
@@ -269,6 +274,21 @@ def _create(roles: Iterable[str]) -> str:
         roles,
         "    if not exists (select from pg_roles where rolname = grantee) then",
         "      execute format('create role %I nologin', grantee);",
+        "    end if;",
+    )
+
+
+def _spare_owner(tables: Iterable[str], roles: Iterable[str], instead: str) -> str:
+    """Refuse to take from an owner, who could then neither prune nor upgrade."""
+    relations = ", ".join(map(_literal, tables))
+    return _for_each(
+        roles,
+        "    if exists (",
+        f"      select from pg_class where oid = any(array[{relations}]::regclass[]::oid[])",
+        "      and pg_get_userbyid(relowner) = grantee",
+        "    ) then",
+        "      raise exception 'role % owns tables of the queue and would lose the privileges of "
+        f"an owner; give each part a role of its own, such as {instead} for the worker', grantee;",
         "    end if;",
     )
 

@@ -61,11 +61,17 @@ class Lane:
     known: bool = False
     """There is work in it for certain, unless somebody else has taken it."""
 
+    @property
+    def open(self) -> bool:
+        """There may be more in it, and there is room for that."""
+        return not self.dry and (self.want.room is None or self.want.room.left > 0)
+
     def took(self, last: Job | None, count: int, share: int) -> None:
         """Remember how far a claim came; fewer rows than asked for means there are no more."""
         if last is not None:
             self.floor, self.floor_id = last.execute_after, last.id
         self.dry = count < share
+        self.want.took(count)
 
     def touches(self, later: Lane) -> bool:
         """Whether they are parts of one lane with less than a second between them."""
@@ -103,7 +109,7 @@ class Lanes:
         self._looked_down = False
 
     def knows(self, wants: Iterable[Want]) -> bool:
-        return self._wants.keys() == {want.entrypoint for want in wants}
+        return self._wants == {want.entrypoint: want for want in wants}
 
     def forget(self, wants: Sequence[Want]) -> None:
         """Begin again with everything, for these entrypoints."""
@@ -121,8 +127,10 @@ class Lanes:
 
     @property
     def unfinished(self) -> bool:
-        """Not everything below the floors has been looked at."""
-        return not self._looked_down or self._on_the_way_down
+        """Not everything below the floors has been looked at, where there is room for it."""
+        return not self._looked_down or any(
+            lane.looked_down_to is not None for lane in self._lanes if lane.want.fit(1)
+        )
 
     @property
     def _on_the_way_down(self) -> bool:
@@ -229,9 +237,9 @@ class Lanes:
             self._deep_slice = self._slice
 
     def reopen(self) -> None:
-        """Where all lanes are dry, look beyond their floors again: new work is mostly there."""
+        """Where no lane is open, look beyond the floors again: new work is mostly there."""
         few = len({lane.priority for lane in self._lanes}) <= _FEW
-        if few and all(lane.dry for lane in self._lanes):
+        if few and not any(lane.open for lane in self._lanes):
             for lane in self._lanes:
                 lane.dry = False
 
@@ -239,25 +247,25 @@ class Lanes:
         return sorted({lane.priority for lane in self._open()}, reverse=True)
 
     def deal(self, priority: int, room: int) -> list[tuple[Lane, int]]:
-        """A fair share of the room for each lane that may have more; turns take turns.
+        """A fair share of the room for each entrypoint that may have more; turns take turns.
 
-        What lies below a floor comes first: it is older. Of an entrypoint one part at a time.
+        Of an entrypoint one part at a time, first what lies below its floor: it is older.
         """
-        lanes = [lane for lane in self._open() if lane.priority == priority]
-        below = [lane for lane in lanes if lane.ceiling < _TOP]
-        oldest = {lane.want.entrypoint: lane for lane in reversed(below)}
-        lanes = list(oldest.values()) or lanes
-        if not lanes:
+        first: dict[str, Lane] = {}
+        for lane in self._open():
+            if lane.priority == priority:
+                first.setdefault(lane.want.entrypoint, lane)
+        if not first:
             return []
         self._turn += 1
-        start = self._turn % len(lanes)
+        start = self._turn % len(first)
+        lanes = list(first.values())
         lanes = lanes[start:] + lanes[:start]
-        share, rest = divmod(room, len(lanes))
-        shares = [min(share + (place < rest), MOST_OF_A_LANE) for place in range(len(lanes))]
+        shares = _shares(room, [lane.want.fit(MOST_OF_A_LANE) for lane in lanes])
         return [(lane, size) for lane, size in zip(lanes, shares, strict=True) if size]
 
     def _open(self) -> list[Lane]:
-        return [lane for lane in (*self._strays, *self._lanes) if not lane.dry]
+        return [lane for lane in (*self._strays, *self._lanes) if lane.open]
 
     def _gaps(self, name: str) -> list[tuple[str, int, int]]:
         """Above, between and below the known priorities of an entrypoint."""
@@ -272,6 +280,20 @@ class Lanes:
         if self.put_off:
             looks.append(self._look_down_at)
         return timedelta(seconds=max(0.0, min(looks) - now)) if looks else None
+
+
+def _shares(room: int, most: Sequence[int]) -> list[int]:
+    """Even ones, but to none more than its most: what it leaves is shared by the others."""
+    shares = [0] * len(most)
+    hungry: Sequence[int] = range(len(most))
+    while room and hungry:
+        share, rest = divmod(room, len(hungry))
+        for place, who in enumerate(hungry):
+            size = min(share + (place < rest), most[who] - shares[who])
+            shares[who] += size
+            room -= size
+        hungry = [who for who in hungry if shares[who] < most[who]]
+    return shares
 
 
 def _next_length(length: timedelta, seconds: float) -> timedelta:

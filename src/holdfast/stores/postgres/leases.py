@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from datetime import timedelta
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID, uuid4
 
 from holdfast.clock import monotonic
-from holdfast.errors import DatabaseError
+from holdfast.errors import DatabaseError, UnreadableReply
 from holdfast.lifecycle import TRANSITIONS, Transition, Verb
 from holdfast.models import Change, Held, Job, JobId, Recovery, Want, WorkerInfo
 from holdfast.stores.postgres import rows
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from holdfast.settings import Names
     from holdfast.stores.postgres.runner import Runner
 
+logger = logging.getLogger("holdfast.worker")
+
 _DEFAULT_MAX_RECOVERIES = 3
 _LOST_REPLY = "claim reply lost"
 
@@ -34,7 +38,6 @@ select set_config('lock_timeout', $2, true),
 """
 """A worker that is frozen while it has the lock loses it, and who waits goes on without it."""
 
-_LOCK_NOT_AVAILABLE = "55P03"
 _MILLISECOND = timedelta(milliseconds=1)
 
 L = TypeVar("L", Held, Change)
@@ -56,15 +59,17 @@ class PostgresLeases:
         self._counting = Counting()
         self._vacuuming = Vacuuming(names)
         self._doubtful: list[UUID] = []
+        self._unreadable: list[Change] = []
+        """Of the claim that is being made; a claim that fails begins again without."""
         self._contended = False
         """The lock of a limit could not be had in time."""
 
     async def claim(
         self, wants: Sequence[Want], *, limit: int, worker: str, sweep: bool = False
     ) -> list[Job]:
-        if self._doubtful:
-            await self._hand_back_doubtful()
+        await self.recall()
         self._contended = False
+        self._unreadable.clear()
         if sweep or not self._lanes.knows(wants):
             self._lanes.forget(wants)
         looked = self._lanes.look_due()
@@ -80,6 +85,8 @@ class PostgresLeases:
             jobs = await self._take(limit, worker)
         more = not looked or self._lanes.unfinished or bool(self._lanes.priorities())
         self._lanes.put_off = self._contended or (len(jobs) < limit and more)
+        if self._unreadable:
+            await self._hold_unreadable()
         # Only now: had a later statement failed, the jobs of the earlier ones would be nobody's.
         statements = len(self._doubtful)
         self._doubtful.clear()
@@ -122,6 +129,15 @@ class PostgresLeases:
                 "channel": self._names.channel,
             }
         return values
+
+    async def locked(self, held: Sequence[Held]) -> set[Held]:
+        ids = sorted({lease.id for lease in held})
+        found = {row[0] for row in await self._runner.run("locked", ids=ids)}
+        return {lease for lease in held if lease.id in found}
+
+    async def recall(self) -> None:
+        if self._doubtful:
+            await self._hand_back_doubtful()
 
     async def forget(self, tokens: Sequence[UUID]) -> None:
         if tokens:
@@ -202,7 +218,7 @@ class PostgresLeases:
                 await tx.fetch(_LOCK, [lock, wait])
                 return await self._take_room(self._runner.over(tx), priority, lane, share, worker)
         except DatabaseError as error:
-            if error.sqlstate != _LOCK_NOT_AVAILABLE:
+            if not error.locked:
                 raise
             lane.dry = self._contended = True
             return []
@@ -250,7 +266,13 @@ class PostgresLeases:
         found = await runner.run(Verb.CLAIM, **values)
         terms = {lane.want.entrypoint: lane.want.lease for lane, _ in hand}
         instants = rows.Instants()
-        jobs = [rows.claimed(row, token, worker, terms, instants) for row in found]
+        try:
+            jobs = [rows.claimed(row, token, worker, terms, instants) for row in found]
+        except UnreadableReply:
+            read = partial(
+                rows.claimed, token=token, worker=worker, leases=terms, instants=instants
+            )
+            jobs = self._readable(found, token, read)
         jobs.sort(key=_IN_LANE)
         last = {job.entrypoint: job for job in jobs}
         taken = Counter(map(_ENTRYPOINT, jobs))
@@ -258,13 +280,33 @@ class PostgresLeases:
             lane.took(last.get(lane.want.entrypoint), taken[lane.want.entrypoint], share)
         return jobs
 
+    def _readable(
+        self, found: Sequence[rows.Row], token: UUID, read: Callable[[rows.Row], Job]
+    ) -> list[Job]:
+        """All but those that Python has no room for: these are held once the claim is over."""
+        jobs: list[Job] = []
+        for row in found:
+            try:
+                jobs.append(read(row))
+            except UnreadableReply as error:
+                held = Held(JobId(row[0]), token)
+                self._unreadable.append(Change(held, error=str(error), reason="unreadable"))
+        return jobs
+
+    async def _hold_unreadable(self) -> None:
+        for change in self._unreadable:
+            logger.error("job %s is held: %s", change.held.id, change.error)
+        await self.change(TRANSITIONS[Verb.HOLD], self._unreadable)
+        self._unreadable.clear()
+
     async def _hand_back_doubtful(self) -> None:
         """Release what claims took whose replies never came."""
         tokens = list(self._doubtful)
         found = await self._runner.run("claimed_under", tokens=tokens)
         changes = [Change(Held(JobId(row[0]), row[1]), reason=_LOST_REPLY) for row in found]
         await self.change(TRANSITIONS[Verb.RELEASE], changes)
-        await self.forget(tokens)
+        # Not those that were not found: they may commit only now, and the sweep needs them then.
+        await self.forget(list({change.held.token for change in changes}))
         del self._doubtful[: len(tokens)]
 
 

@@ -44,6 +44,9 @@ _PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
 IDS = "cast((select :held_ids::text::bigint[]) as bigint[])"
 """Sent as text, which drivers write ten times faster than an array; read once, not for each row."""
 
+PATIENCE = "set_config('lock_timeout', '100ms', true)"
+"""What a worker's change waits for a row at most: the others of its batch must not wait longer."""
+
 _PLACE = f"width_bucket(j.id, {IDS})"
 
 
@@ -202,6 +205,7 @@ class Statements:
             "final": f"({', '.join(self.binding.word(status) for status in FINAL)})",
             "on_conflict": _ON_CONFLICT["skip"],
             "needed": _NEEDED,
+            "patience": PATIENCE,
         }
         self._all = {statement.name: statement for statement in self._render_all()}
 
@@ -218,6 +222,7 @@ class Statements:
         plain = [
             "running",
             "claimed_under",
+            "locked",
             "forget",
             "forget_ended",
             "forget_workers",

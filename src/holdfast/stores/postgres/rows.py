@@ -8,6 +8,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from holdfast.errors import UnreadableReply
 from holdfast.lifecycle import RETIRE_UNCLAIMABLE, TRANSITIONS, Status, Verb
 from holdfast.models import Job, LogEntry, Schedule, TracebackRecord
 from holdfast.stores.postgres.binding import JOB_COLUMNS, LOG_COLUMNS
@@ -43,8 +44,24 @@ class Instants(dict[float | None, datetime | None]):
     the year 2100; nothing later can be due."""
 
     def __missing__(self, seconds: float | None) -> datetime | None:
-        self[seconds] = instant = None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+        self[seconds] = instant = None if seconds is None else _instant(seconds)
         return instant
+
+
+def _instant(seconds: float) -> datetime:
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError):
+        # Written by hand: beyond the years that Python has.
+        return (datetime.max if seconds > 0 else datetime.min).replace(tzinfo=UTC)
+
+
+def _headers(words: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(words)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableReply(type(error).__name__, "headers") from None
+    return found
 
 
 def claimed(
@@ -55,7 +72,7 @@ def claimed(
         job_id, entrypoint, payload, priority, execute_after, attempts, recoveries, max_attempts,
         max_recoveries, dedupe_key, words, created, updated, error, error_at, held_at,
     ) = row  # fmt: skip
-    about = None if words is None else json.loads(words)
+    about = None if words is None else _headers(words)
     leased = held_at is None
     now = instants[updated]
     values = (

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from holdfast.clock import monotonic
-from holdfast.errors import ConnectionLost, DatabaseError, HoldfastError, InvalidInput
+from holdfast.errors import (
+    ConnectionLost,
+    DatabaseError,
+    HoldfastError,
+    InvalidInput,
+    UnreadableReply,
+)
 from holdfast.stores.postgres.drivers.base import (
     TIMEOUT,
     LendingDriver,
@@ -172,7 +178,13 @@ class AsyncpgSession:
 
     async def fetch(self, sql: str, args: Sequence[object], timeout: float) -> Sequence[Row]:
         async with _Bounded(self, timeout):
-            rows: Sequence[Row] = await self._connection.fetch(sql, *args)
+            try:
+                rows: Sequence[Row] = await self._connection.fetch(sql, *args)
+            except _ERRORS:
+                raise
+            except Exception as error:
+                # A decoder's own: the library has read the rest of the reply all the same.
+                raise UnreadableReply(type(error).__name__) from None
         return rows
 
     async def script(self, sql: str, timeout: float) -> None:

@@ -64,6 +64,11 @@ class Driver(Protocol):
         """Seconds within which a statement is over."""
         ...
 
+    @property
+    def place(self) -> str | None:
+        """The servers and the database in words; None where only the caller knows them."""
+        ...
+
     async def fetch(
         self, sql: str, args: Sequence[object] = (), *, timeout: float | None = None
     ) -> Sequence[Row]:
@@ -165,6 +170,10 @@ class LendingDriver(ABC):
     @property
     def timeout(self) -> float:
         return self._timeout
+
+    @property
+    def place(self) -> str | None:
+        return None
 
     @abstractmethod
     def _lend(self, seconds: float) -> AbstractAsyncContextManager[Loan]: ...

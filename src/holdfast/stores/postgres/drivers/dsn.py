@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
 _PASSWORD = re.compile(r"://[^\s/?#@]*:\S*@|(?:^|[\s?&])password\s*=", re.IGNORECASE)
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _SCHEMES = ("postgresql", "postgres")
 _POOLER, _ATTRIBUTES = "pgbouncer", "target_session_attrs"
 _PAIR = re.compile(r"\s*(\w+)\s*=\s*(?:'((?:[^'\\]|\\.)*)'|((?:[^\s'\\]|\\.)*))(?=\s|$)")
@@ -65,9 +66,9 @@ def shows_password(dsn: str) -> bool:
 
 def parse(dsn: str) -> Target:
     """Read `postgresql://…` or libpq's `host=… dbname=…`, of one host or several."""
-    scheme, mark, _ = dsn.partition("://")
-    if mark:
-        return _parse_url(dsn, scheme)
+    # A password of the keyword form may hold what looks like the mark of a URL.
+    if found := _SCHEME.match(dsn):
+        return _parse_url(dsn, found[1])
     # Keyword form becomes a URL, the only one that every client understands.
     query = urlencode(_pairs(dsn), quote_via=quote)
     return _parse_url(f"postgresql:///?{query}", "postgresql")

@@ -82,6 +82,10 @@ class DsnDriver(LendingDriver):
         return sibling
 
     @property
+    def place(self) -> str:
+        return str(self._target)
+
+    @property
     def _application_name(self) -> str:
         return f"holdfast:{self._role}"
 

@@ -14,7 +14,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg.sql import Identifier
 
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, UnreadableReply
 from holdfast.stores.postgres.drivers.base import (
     TIMEOUT,
     OnNotify,
@@ -136,7 +136,13 @@ class PsycopgSession:
     async def _fetch(self, sql: str, args: Sequence[object]) -> Sequence[Row]:
         async with self._committed():
             await self._cursor.execute(sql, args, binary=True)
-            return await self._cursor.fetchall() if self._cursor.rownumber is not None else []
+        if self._cursor.rownumber is None:
+            return []
+        try:
+            return await self._cursor.fetchall()
+        except Exception as error:
+            # The server's part is done: this is about a value.
+            raise UnreadableReply(type(error).__name__) from None
 
     async def script(self, sql: str, timeout: float) -> None:
         await self._bounded(self._script(sql), timeout)

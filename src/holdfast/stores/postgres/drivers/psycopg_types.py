@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from psycopg import DataError
 from psycopg.adapt import Dumper, Loader, PyFormat
 from psycopg.pq import Format
 from psycopg.types.array import ListBinaryDumper, ListDumper
+from psycopg.types.datetime import DateBinaryLoader, TimestampBinaryLoader
 from psycopg.types.string import TextBinaryLoader
 
 if TYPE_CHECKING:
@@ -20,6 +22,10 @@ _UNKNOWN_OID = 0
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _INFINITY = 2**63 - 1
 _unpack_micros = struct.Struct("!q").unpack
+_LAST, _FIRST = b"\x7f" + b"\xff" * 7, b"\x80" + b"\x00" * 7
+"""How infinity and minus infinity arrive; of a date the half of it."""
+_TIMESTAMPS = {_LAST: datetime.max, _FIRST: datetime.min}
+_DATES = {_LAST[:4]: date.max, _FIRST[:4]: date.min}
 
 
 def adapt(adapters: AdaptersMap) -> None:
@@ -34,6 +40,8 @@ def adapt(adapters: AdaptersMap) -> None:
     adapters.register_loader("json", TextBinaryLoader)
     adapters.register_loader("jsonb", _JsonbTextLoader)
     adapters.register_loader("timestamptz", _UtcLoader)
+    adapters.register_loader("timestamp", _TimestampLoader)
+    adapters.register_loader("date", _DateLoader)
 
 
 class _IntDumper(Dumper):
@@ -69,4 +77,17 @@ class _UtcLoader(Loader):
         (micros,) = _unpack_micros(data)
         if abs(micros) >= _INFINITY:
             return (datetime.max if micros > 0 else datetime.min).replace(tzinfo=UTC)
-        return _EPOCH + timedelta(microseconds=micros)
+        try:
+            return _EPOCH + timedelta(microseconds=micros)
+        except OverflowError:
+            raise DataError("an instant outside the years 1 to 9999") from None
+
+
+class _TimestampLoader(TimestampBinaryLoader):
+    def load(self, data: Buffer) -> datetime:
+        return _TIMESTAMPS.get(bytes(data)) or super().load(data)
+
+
+class _DateLoader(DateBinaryLoader):
+    def load(self, data: Buffer) -> date:
+        return _DATES.get(bytes(data)) or super().load(data)

@@ -1,10 +1,11 @@
 -- Ends leases whose rows leave the table; each leaves its log row in the same statement.
 -- Promise: only rows whose token is the one given, judged under their lock. Index: primary key.
 with clock as materialized (
-    select coalesce(:now::timestamptz, clock_timestamp()) as now
+    select coalesce(:now::timestamptz, clock_timestamp()) as now, {patience}
 ),
 gone as (
     delete from {table} j
+    using clock
     where j.id = any({ids}) and {guards}
     returning j.id, j.entrypoint, j.priority, j.attempts, j.recoveries, j.claimed_by, j.claimed_at,
               {place} as n

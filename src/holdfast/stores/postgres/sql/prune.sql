@@ -1,9 +1,19 @@
 -- Deletes old log rows that are counted already, in bounded bites. Index: log_time, primary key.
-with old as materialized (
+-- Promise: none that is still to be counted. Ids above every transaction's are another server's,
+-- from which the tables were restored: such a mark says nothing about rows of ours, and such rows
+-- are not counted again.
+with newest as materialized (
+    select greatest(
+        pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
+        pg_current_xact_id_if_assigned()::text::bigint
+    ) as tx
+),
+old as materialized (
     select l.job_id, l.id
     from {log} l
     where l.created < coalesce(:now::timestamptz, clock_timestamp()) - :older_than::interval
-      and l.tx < (select c.tx from {counted} c)
+      and (l.tx < (select c.tx from {counted} c, newest where c.tx <= newest.tx)
+           or l.tx > (select newest.tx from newest))
     order by l.created, l.id
     limit :limit::integer
 ),

@@ -3,7 +3,7 @@
 -- among them by binary search: there is no join whose plan could depend on statistics.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now,
-           set_config('synchronous_commit', 'off', true)
+           set_config('synchronous_commit', 'off', true), {patience}
 ),
 renewed as (
     update {table} j

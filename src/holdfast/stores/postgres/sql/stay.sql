@@ -1,12 +1,12 @@
 -- Ends leases whose rows stay in the table; each leaves its log row in the same statement.
 -- Promise: only rows whose token is the one given, judged under their lock. Index: primary key.
 with clock as materialized (
-    select coalesce(:now::timestamptz, clock_timestamp()) as now
+    select coalesce(:now::timestamptz, clock_timestamp()) as now, {patience}
 ),
 before as materialized (
     select j.id, j.entrypoint, j.priority, j.attempts, j.recoveries, j.claimed_by, j.claimed_at,
            {place} as n
-    from {table} j
+    from {table} j, clock
     where j.id = any({ids}) and {guards}
     order by j.id
     for update of j

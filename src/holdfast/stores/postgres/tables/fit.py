@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from holdfast.errors import ConnectionFailed, ConnectionLost, DatabaseError, InvalidInput
+from holdfast.errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    DatabaseError,
+    InvalidInput,
+    UnreadableReply,
+)
 from holdfast.table import OPTIONAL, REQUIRED, TableQueue, order_item
 
 if TYPE_CHECKING:
@@ -87,6 +93,7 @@ class Fit:
     """The type of each column of text that cannot take every text."""
     json: frozenset[str] = frozenset()
     """Columns that arrive as JSON text."""
+    instants: frozenset[str] = frozenset()
     claim_leads: bool = False
     """An index has the order after the claim, so it can serve only what is sorted by both."""
     faults: tuple[Fault, ...] = field(default=())
@@ -141,10 +148,28 @@ async def fit(driver: Driver, queue: TableQueue) -> Fit:
         key_type,
         parts,
         lengths={row[0]: row[2] for row in found if row[1] == "character varying"},
-        json=frozenset(column for column, kind in types.items() if kind in ("json", "jsonb")),
+        json=_of_type(types, "json", "jsonb"),
+        instants=_of_type(types, "timestamp with time zone"),
         claim_leads=_claim_leads(queue, [columns for _, _, columns in indexes]),
         faults=tuple(faults),
     )
+
+
+def _of_type(types: dict[str, str], *kinds: str) -> frozenset[str]:
+    return frozenset(column for column, kind in types.items() if kind in kinds)
+
+
+async def unreadable_column(driver: Driver, fit: Fit, key: object) -> str | None:
+    """The column of a row that the driver cannot read: only trying tells."""
+    table, own = quoted_table(fit.queue), quote(fit.queue.key)
+    for column in fit.columns:
+        try:
+            await driver.fetch(
+                f"select {quote(column)} from {table} where {own} = $1::{fit.key_type}", [key]
+            )
+        except UnreadableReply:
+            return column
+    return None
 
 
 def _claim_leads(queue: TableQueue, indexes: list[list[str]]) -> bool:

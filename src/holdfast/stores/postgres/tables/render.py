@@ -17,7 +17,7 @@ from holdfast.lifecycle import (
     Transition,
     Verb,
 )
-from holdfast.stores.postgres.render import Statement, number, template
+from holdfast.stores.postgres.render import PATIENCE, Statement, number, template
 from holdfast.stores.postgres.tables.fit import Fit, quote, quoted_table
 from holdfast.table import order_item
 
@@ -237,7 +237,9 @@ def render(fit: Fit) -> dict[str, Statement]:
             fill(Verb.RECOVER, "recover"),
             fill(RETIRE_UNCLAIMABLE.name, "retire", RETIRE_UNCLAIMABLE),
             fill("next_due", "next_due"),
+            fill("claimed_under", "claimed_under"),
             fill("hand_back", "hand_back", TRANSITIONS[Verb.RELEASE]),
+            fill("locked", "locked"),
             fill("inspect", "inspect"),
             fill("count", "count"),
             fill("depth", "depth"),
@@ -270,6 +272,7 @@ def _common(words: TableWords, fit: Fit) -> dict[str, str]:
         "spent": words.spent,
         "recover": words.sets(TRANSITIONS[Verb.RECOVER]),
         "retire": words.sets(RETIRE_STALE),
+        "patience": PATIENCE,
     }
 
 

@@ -1,5 +1,5 @@
 -- The rows that ask for attention: stuck, claimed, failed before, retired. One SELECT answers who,
--- for how long, how often, why and when next.
+-- for how long, how often, why and when next (within the years that Python has).
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 )
@@ -14,7 +14,9 @@ select {key}::text,
        (select now from clock) - {claimed_at},
        {attempts},
        {last_error}::text,
-       {due}
+       case when {due} is not null then
+           least(greatest({due}, '0001-01-02 00:00Z'), '9999-12-30 00:00Z')
+       end
 from {table} j
 where ({claimed_at} is not null or {retired} or ({inactive} = false and {attempts} > 0)) {where}
 order by {claimed_at} nulls last, {due}
