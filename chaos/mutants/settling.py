@@ -81,11 +81,7 @@ def log_before_delete() -> None:
 @mutant("outcome-not-durable", "forgetful outcome")
 def outcome_not_durable() -> None:
     """Outcomes are committed without waiting for the disk."""
-    rewrite(
-        "leave",
-        "clock_timestamp()) as now\n",
-        "clock_timestamp()) as now, set_config('synchronous_commit', 'off', true)\n",
-    )
+    rewrite("leave", "{patience}", "{patience}, set_config('synchronous_commit', 'off', true)")
 
 
 @mutant("nul-not-sanitised", "weird errors")

@@ -213,7 +213,7 @@ class Settler:
             raise error
         if not self._aside:
             logger.warning(
-                "outcomes of %d jobs wait for transactions that have locked their rows", len(locked)
+                "%d outcomes wait for transactions that have locked their rows", len(locked)
             )
         self._aside += [ending for ending in endings if ending[0].held in locked]
         self._again_at = monotonic() + _AGAIN
