@@ -22,6 +22,7 @@ _PATIENCE = 4.0
 _OUTAGE = 30.0
 _LOOK = 0.02
 _HOLDERS = "select distinct claimed_by from holdfast where claim_token is not null"
+_SOME_OF = "select from holdfast where claimed_by like $1 limit 3 for update skip locked"
 _TROUBLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
@@ -92,6 +93,8 @@ class Nemesis:
                 self._stage.proxy.slow(name, _DELAY)
                 await asyncio.sleep(planned.seconds)
                 await self._stage.proxy.flow(name)
+            case "lock":
+                await self._lock(planned, victim)
             case "drop-claim":
                 await self._drop(planned, name, "claim", replies=(b'"uid"',))
             case "drop-settle":
@@ -113,6 +116,18 @@ class Nemesis:
             await asyncio.sleep(planned.seconds)
         finally:
             await self._stage.proxy.flow(name)
+
+    async def _lock(self, planned: Planned, victim: Process) -> None:
+        """A transaction of somebody else's keeps some of its rows."""
+        self._stage.fault("lock", victim.name, seconds=planned.seconds + 1.0)
+        with suppress(*_TROUBLE):
+            connection = await self._stage.connect()
+            try:
+                async with connection.transaction():
+                    await connection.execute(_SOME_OF, f"%:{victim.pid}:%")
+                    await asyncio.sleep(planned.seconds)
+            finally:
+                connection.terminate()
 
     async def _terminate(self, planned: Planned, name: str) -> None:
         ports = [link.local_port for link in self._stage.proxy.links(name, planned.roles)]

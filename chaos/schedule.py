@@ -16,6 +16,7 @@ KINDS: Mapping[str, int] = {
     "cut": 8,
     "silence": 6,
     "slow": 6,
+    "lock": 8,
     "drop-claim": 6,
     "drop-settle": 6,
     "drop-enqueue": 5,
@@ -72,6 +73,8 @@ def _one(rng: random.Random, kind: str, t: float, workers: int, lease: float) ->
         case "silence":
             seconds = lease * rng.uniform(0.4, 2.0)
             roles = rng.choice(((), *((role,) for role in ROLES)))
+        case "lock":
+            seconds = lease * rng.uniform(0.4, 1.6)
         case "slow":
             seconds = rng.uniform(1.0, 2.5)
         case "terminate" | "cut":
