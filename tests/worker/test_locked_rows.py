@@ -81,7 +81,9 @@ async def test_the_other_outcomes_are_written(pg_hf: Holdfast, witness: Any) -> 
     assert not watch.lost
 
 
-async def test_the_other_leases_are_renewed(new_pg_worker: NewWorker, witness: Any) -> None:
+async def test_the_other_leases_are_renewed(
+    new_pg_worker: NewWorker, witness: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     hf, looker = new_pg_worker(), new_pg_worker()
     steps, watch = Steps(hf), Watch(hf)
     first, second = await hf.queries.enqueue(["step"] * 2, [b"1", b"2"])
@@ -101,6 +103,8 @@ async def test_the_other_leases_are_renewed(new_pg_worker: NewWorker, witness: A
         steps.end(b"1", b"2")
         await watch.until(lambda: {job.id for job, _, _ in watch.settled} >= {first, second})
     assert steps.runs.count(b"2") == 1
+    # Tried again and again meanwhile.
+    assert sum("outcomes wait for" in text for text in caplog.messages) <= 1
     assert (await ending(hf, second)).status == Status.SUCCESSFUL
 
 

@@ -14,10 +14,7 @@ if TYPE_CHECKING:
     from holdfast import Holdfast
 
 SOON = timedelta(milliseconds=20)
-UNREADABLE = {
-    "a number of thousands of digits": "headers = ('[' || repeat('1', 5000) || ']')::jsonb",
-    "lists in lists": "headers = (repeat('[', 3000) || repeat(']', 3000))::jsonb",
-}
+DIGITS = "headers = ('[' || repeat('1', 5000) || ']')::jsonb"
 READABLE = {
     "due before the first year": "execute_after = '4000-01-01 BC'",
     "created in a year of five digits": "created = '20255-01-01'",
@@ -25,16 +22,15 @@ READABLE = {
 
 
 @pytest.mark.parametrize("limit", [0, 100])
-@pytest.mark.parametrize("what", UNREADABLE)
 async def test_one_that_cannot_be_read_is_held_and_the_others_run(
-    pg_hf: Holdfast, witness: Any, what: str, limit: int
+    pg_hf: Holdfast, witness: Any, limit: int
 ) -> None:
     @pg_hf.entrypoint("greet", concurrency_limit=limit)
     async def greet(job: Job) -> None: ...
 
     watch = Watch(pg_hf)
     ids = await pg_hf.queries.enqueue(["greet"] * 10)
-    await witness.execute(f"update holdfast set {UNREADABLE[what]} where id = $1", ids[4])
+    await witness.execute(f"update holdfast set {DIGITS} where id = $1", ids[4])
     async with working(pg_hf, dequeue_timeout=SOON, signals=False):
         await watch.until_settled(9)
     assert {job.id for job, _, _ in watch.settled} == {*ids} - {ids[4]}

@@ -107,6 +107,7 @@ class Settler:
         self._aside: list[Ending] = []
         """Outcomes of rows that somebody else has locked, and when they are tried again."""
         self._again_at = 0.0
+        self._warned = False
         self._wake = asyncio.Event()
         self._in_doubt = False
 
@@ -125,6 +126,7 @@ class Settler:
                 try:
                     await self._write(batch)
                     self._in_doubt = False
+                    self._warned = bool(self._aside)
                     backoff.reset()
                     self._hand.written(failed=False)
                 except DatabaseError as error:
@@ -211,7 +213,8 @@ class Settler:
         if not locked:
             # It was the table, or the row is free by now.
             raise error
-        if not self._aside:
+        if not self._warned:
+            self._warned = True
             logger.warning(
                 "%d outcomes wait for transactions that have locked their rows", len(locked)
             )
