@@ -2,10 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 2
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help test check demo example bench bench-quick pictures docs chaos chaos-all format clean
+.PHONY: help test test-all check demo shop example bench bench-quick pictures docs docs-site docs-serve release-check road chaos chaos-all format clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -20,11 +20,24 @@ $(VENV)/ready: pyproject.toml constraints.txt
 test: $(VENV)/ready ## Run the tests on real PostgreSQL servers
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
+test-all: $(VENV)/ready ## Run the tests on every driver and server, then on other Pythons
+	HOLDFAST_TEST_ALL=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	@for python in python3.12 python3.13; do \
+	  if $$python --version >/dev/null 2>&1; then \
+	    $(MAKE) --no-print-directory test VENV=.venv-$$python PYTHON=$$python || exit 1; \
+	  else \
+	    echo "$$python is not here; its tests are skipped"; \
+	  fi; \
+	done
+
 check: $(VENV)/ready ## Run the linters, the type checker and the layer contract
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+shop: $(VENV)/ready ## Run the example shop on an embedded PostgreSQL
+	cd examples/shop && $(abspath $(BIN))/python -m shop
 
 demo: $(VENV)/ready ## Run real jobs on an embedded PostgreSQL and watch them
 	$(BIN)/holdfast demo
@@ -45,8 +58,12 @@ chaos-all: $(VENV)/ready ## The same with failovers, planted bugs and figures (h
 	$(BIN)/python -m chaos mutants
 	$(BIN)/python -m chaos page
 
+road: $(VENV)/ready ## Trace one job and print its calls, files and callbacks
+	$(BIN)/python -m devtools.road $(ARGS)
+
 pictures: $(VENV)/ready ## Draw the pictures of the documentation
 	$(BIN)/python -m holdfast.cli.dashboard_picture docs/images/dashboard.svg
+	HOLDFAST_PICTURES=docs/images $(BIN)/python -m pytest -q -n 0 tests/web/test_browser.py -k pictures
 
 example: $(VENV)/ready ## Serve a table of its own as a queue, on an embedded PostgreSQL
 	$(BIN)/python examples/email_snoozes/run.py
@@ -56,9 +73,18 @@ format: $(VENV)/ready ## Format the code and sort the imports
 	$(BIN)/ruff format .
 
 clean: ## Remove the environment and every cache
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-* build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 docs: $(VENV)/ready ## Write the pages that are made from the code
 	$(BIN)/python docs/build.py
 	$(BIN)/python -m chaos page
+
+docs-site: $(VENV)/ready ## Build the documentation site into build/site
+	$(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/ready ## Show the documentation site while it is written
+	$(BIN)/mkdocs serve
+
+release-check: $(VENV)/ready ## Build wheel and sdist, install each on every Python here, use them
+	$(BIN)/python -m devtools.release_check

@@ -55,7 +55,7 @@ LINES = {
     "xmin_first": ("bench-xmin", "Minutes beside an open transaction, jobs a second"),
 }
 """By the first measure of the family: the name of the file, and the title."""
-IN_README = ("bench-drain", "bench-xmin", "bench-latency")
+IN_README = ("bench-drain",)
 
 Series = Mapping[tuple[str, str], Sequence[float]]
 """Speeds of windows that follow on each other, by family and subject."""

@@ -252,9 +252,33 @@ def _readme_block(
 ) -> str:
     shown = [path for path in drawn if path.stem in plots.IN_README]
     pictures = [f"![{path.stem}](docs/images/{path.name})" for path in shown]
-    few = [one for one in figures if one.measure in IN_README]
-    table = _figures_block(few, IN_README)
-    return "\n".join([f"Medians; {_footer(facts)}.", "", table, "", *pictures])
+    rows = [_against_the_best(measure, figures) for measure in IN_README]
+    return "\n".join(
+        [
+            f"Medians; {_footer(facts)}.",
+            "",
+            "| | Holdfast | best peer | ratio |",
+            "|---|---:|---:|---:|",
+            *rows,
+            "",
+            *pictures,
+        ]
+    )
+
+
+def _against_the_best(measure: str, figures: Sequence[Figure]) -> str:
+    """A row of the README: Holdfast, the best of all others, and how many times better."""
+    about = MEASURES[measure]
+    by_subject = {one.subject: one for one in figures if one.measure == measure}
+    ours = by_subject.pop("holdfast")
+    by_subject.pop("limit", None)
+    more = about.better == "more"
+    best = sorted(by_subject.values(), key=lambda one: one.median, reverse=more)[0]
+    times = ours.median / best.median if more else best.median / ours.median
+    return (
+        f"| {about.title}, {about.unit} | **{number(ours.median)}** | "
+        f"{number(best.median)} ({best.subject}) | {times:.1f} x |"
+    )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from chaos import shim, tail
+from chaos import shim, snoozes, tail
 from chaos.cluster import Cluster, tied
 from chaos.files import SECOND, now
 from chaos.run import Act, Profile, draw, perform
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _PROFILE = Profile("act", 11.0, 1_500, 15, 3, crash_every=0.0, poison=1)
 _MIDDLE = 4.0
 _DISK = "32m"
+_WAVES = 4
 
 
 class CannotPlay(Exception):
@@ -121,6 +122,24 @@ async def failover_async(directory: Path, seed: int, say: Say) -> Verdict:
         f"{verdict.figures['lost_with_the_tail']} of them were acknowledged, and are gone"
     )
     return verdict
+
+
+async def outages(directory: Path, seed: int, say: Say) -> Verdict:
+    """Twice the server is away for longer than a lease, with jobs running in every worker."""
+    async with Cluster(directory / "pg") as cluster:
+
+        async def during(stage: Stage) -> None:
+            for _ in range(2):
+                await asyncio.sleep(_MIDDLE)
+                began = now()
+                await cluster.crash()
+                await asyncio.sleep(2 * _PROFILE.lease)
+                await cluster.start()
+                stage.fault("crash", t=began, seconds=(now() - began) / SECOND)
+
+        stage = Stage(cluster, directory, lease=_PROFILE.lease)
+        quiet = replace(_PROFILE, faults=0)
+        return await perform(stage, quiet, seed, [], say=say, act=Act(during))
 
 
 async def skewed_clocks(directory: Path, seed: int, say: Say) -> Verdict:
@@ -258,13 +277,35 @@ def _start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdout=said, stderr=said)
 
 
+async def article_table(directory: Path, seed: int, say: Say) -> Verdict:
+    """Workers die again and again on a user's table, with rows at every number of attempts."""
+    names = ("s0", "s1", "s2")
+
+    async def during(stage: Stage) -> None:
+        for name in names:
+            await stage.start_worker(name, concurrency=12, batch_size=12, **snoozes.WORKER)
+        rows = deaths = 0
+        for wave in range(_WAVES):
+            deadly = (7,) if wave == 1 else ()
+            rows += await snoozes.add(stage, {"seconds": 0.7}, deadly)
+            deaths += await snoozes.kill_crowds(stage, names, 6.0, seed + wave)
+        say(f"{deaths} workers were killed while they held several of the {rows} rows")
+
+    async with Cluster(directory / "pg") as cluster:
+        stage = Stage(cluster, directory, lease=_PROFILE.lease)
+        quiet = replace(_PROFILE, faults=0, jobs=200, workers=1, poison=0)
+        return await perform(stage, quiet, seed, [], say=say, act=Act(during))
+
+
 ACTS: dict[str, Callable[[Path, int, Say], Awaitable[Verdict]]] = {
     "failover to a synchronous standby": failover_sync,
     "failover to a lagging standby": failover_async,
     "PgBouncer in transaction mode": pooled,
+    "outages longer than a lease": outages,
     "workers with wrong clocks": skewed_clocks,
     "full disk": full_disk,
     "old snapshot": old_snapshot,
+    "deaths on a user's table": article_table,
 }
 
 ACTS_ALONE = "acts"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from chaos import workload
+from chaos import snoozes, workload
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +43,11 @@ select id as j, attempts as att, recoveries as rec, inactive, outcome, claimed_b
 from {workload.TABLE} order by id
 """
 
+_SNOOZES = f"""
+select id as j, subject as does, attempts as att, inactive, last_error as error
+from {snoozes.TABLE} order by id
+"""
+
 _BREAKERS = "select name, state, generation, failures from holdfast_breakers order by name"
 
 _CLOCK = f"select {_us('clock_timestamp()')} as t"
@@ -52,6 +57,7 @@ TABLES = {
     "queue": _QUEUE,
     "leases": _LEASES,
     "rows": _ROWS,
+    "snoozes": _SNOOZES,
     "breakers": _BREAKERS,
     "clock": _CLOCK,
 }

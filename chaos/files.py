@@ -25,6 +25,10 @@ _SKEW = int(os.environ.get("CHAOS_SKEW_SECONDS", "0")) * SECOND
 """By which the clock of this process was made wrong: journals tell the right time all the same."""
 
 
+PATIENCE = float(os.environ.get("CHAOS_PATIENCE", "1"))
+"""Factor on how long something may take; more than 1 where other programs use the machine, too."""
+
+
 def now() -> int:
     return time.time_ns() // 1000 - _SKEW
 

@@ -11,11 +11,11 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from chaos import workload
+from chaos import snoozes, workload
 from chaos.files import Journal, instant
 from holdfast import Context, Holdfast, Job, RetryRequested, TableQueue
 from holdfast.breaker import BreakerPolicy
-from holdfast.events import Event, Lost, Settled
+from holdfast.events import Event, Lost, Settled, StepFailed
 from holdfast.table import linear
 
 if TYPE_CHECKING:
@@ -93,6 +93,8 @@ class Ledger:
                     self.lease("settled", job, how=type(outcome).__name__)
             case Lost(_, job, outcome):
                 self.lease("lost", job, how=type(outcome).__name__)
+            case StepFailed(_, step, error):
+                self.note("step", step=step, error=repr(error))
 
 
 WITHOUT_BREAKER = ("work", "fragile", "poison", "held", "limited")
@@ -135,6 +137,21 @@ class Handlers:
             lease = timedelta(seconds=self._lease)
             queue = TableQueue(workload.TABLE, due="due", lease=lease, backoff=linear(step, step))
             hf.table(queue, accepts_context=True)(self.perform_row)
+
+    def register_snoozes(self, hf: Holdfast) -> None:
+        lease = timedelta(seconds=self._lease)
+        hf.table(TableQueue(snoozes.TABLE, lease=lease))(self.perform_snooze)
+
+    async def perform_snooze(self, row: dict[str, Any]) -> None:
+        does = json.loads(row["subject"])
+        about = {"row": row["id"], "pid": os.getpid(), "deadly": does["deadly"]}
+        self._ledger.note("snooze", **about)
+        if does["deadly"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        while "gate" in does and not (self._ledger.directory / does["gate"]).exists():  # noqa: ASYNC110 - a file
+            await asyncio.sleep(_LOOK)
+        await asyncio.sleep(does.get("seconds", 0.0))
+        self._ledger.note("snoozed", **about)
 
     async def perform(self, job: Job) -> None:
         await self._run(job, json.loads(job.payload) if job.payload else {})

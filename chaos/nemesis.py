@@ -96,9 +96,9 @@ class Nemesis:
             case "lock":
                 await self._lock(planned, victim)
             case "drop-claim":
-                await self._drop(planned, name, "claim", replies=(b'"uid"',))
+                await self._drop(planned, name, "main", replies=(b'"uid"',))
             case "drop-settle":
-                await self._drop(planned, name, "settle", replies=(b"INSERT 0 ",))
+                await self._drop(planned, name, "main", replies=(b"INSERT 0 ",))
 
     async def _freeze(self, planned: Planned, victim: Process) -> None:
         self._stage.fault("freeze", victim.name, seconds=planned.seconds + 0.3)

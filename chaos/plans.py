@@ -40,6 +40,14 @@ class WorkerPlan(Plan):
     """Which of those there are; empty: all."""
     scheduled: bool = False
     tables: bool = False
+    snoozes: bool = False
+    """Serve the article's table."""
+    max_block: float | None = None
+    """Seconds for which a handler may block the event loop, after which the process is killed."""
+    connections: int | None = None
+    """With 7 each purpose has a connection of its own, which faults can then be aimed at."""
+    trip: str | None = None
+    """The step of the worker that raises an unexpected error once: "settle" or "dispatch"."""
     mutant: str | None = None
     skew: float = 0.0
     """Seconds by which this process's wall clock is wrong."""

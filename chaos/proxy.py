@@ -1,7 +1,7 @@
 """A TCP proxy between the processes and the server, which delays, cuts, swallows and forgets.
 
 Every process has a port of its own, so that a fault can be aimed at one of them; within it, a
-connection is known by its role, the last part of its application_name ('holdfast:claim').
+connection is known by its role, the last part of its application_name ('holdfast:main').
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class Rule:
     silent: set[str] | None = None
     delay: float = 0.0
     delayed: set[str] = field(default_factory=set)
+    rate: float = 0.0
+    """Bytes a second that a connection brings home; 0 means no bound."""
 
     def holds(self, role: str) -> bool:
         return self.silent is not None and (not self.silent or role in self.silent)
@@ -124,6 +126,10 @@ class Proxy:
         rule = self._rules[process]
         rule.delay, rule.delayed = seconds, set(roles)
 
+    def throttle(self, process: str, rate: float) -> None:
+        """Let each connection bring home no more than this many bytes a second."""
+        self._rules[process].rate = rate
+
     async def flow(self, process: str) -> None:
         """All that was kept, and all that comes, goes through."""
         async with self._changed:
@@ -202,6 +208,8 @@ class Proxy:
         return True
 
     async def _homeward(self, link: Link, data: bytes) -> bool:
+        if rate := self._rules[link.process].rate:
+            await asyncio.sleep(len(data) / rate)
         trap = link.armed
         if trap is None or trap not in self._traps.get(link.process, ()):
             return True

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from chaos import schedule, workload
 from chaos.checker.check import Verdict, check
 from chaos.cluster import Cluster
-from chaos.files import SECOND, now
+from chaos.files import PATIENCE, SECOND, now
 from chaos.handlers import WITHOUT_BREAKER
 from chaos.nemesis import Nemesis, come_and_go
 from chaos.stage import Stage
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from chaos.schedule import Planned
     from chaos.stage import Process
 
-_DRAIN_PATIENCE = 20.0
+_DRAIN_SECONDS = 20.0 * PATIENCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ async def _play(
     await _start_workers(stage, profile, act.workers)
     producers = [await _start_producer(stage, profile, seed, n) for n in range(_PRODUCERS)]
     poison = await _poison(stage, profile, seed)
-    await stage.until(lambda: any(stage.proxy.links(name, ["claim"]) for name in stage.workers), 30)
+    await stage.until(lambda: any(stage.proxy.links(name, ["main"]) for name in stage.workers), 30)
     nemesis = Nemesis(stage, [producer.name for producer in producers])
     breaking = asyncio.create_task(come_and_go(stage, 4.0, 1.2))
     try:
@@ -228,8 +228,8 @@ async def _drain(stage: Stage, say: Callable[[str], None]) -> None:
         await connection.execute("update holdfast_schedules set paused = true")
     finally:
         await connection.close()
-    if not await stage.drained(_DRAIN_PATIENCE):
-        say(f"jobs are left, and none has ended for {_DRAIN_PATIENCE:g} s")
+    if not await stage.drained(_DRAIN_SECONDS):
+        say(f"jobs are left, and none has ended for {_DRAIN_SECONDS:g} s")
 
 
 async def _leave(stage: Stage) -> None:

@@ -23,7 +23,7 @@ KINDS: Mapping[str, int] = {
 }
 """Of those that are aimed at one process; the server's crashes have a pace of their own."""
 
-ROLES = ("claim", "settle", "renew", "listen", "housekeep")
+ROLES = ("main", "renew", "listen")
 
 
 @dataclass(frozen=True, slots=True)

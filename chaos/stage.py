@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import asyncpg
 
-from chaos import dump, shim, workload
+from chaos import dump, shim, snoozes, workload
 from chaos.files import SECOND, Journal, now
 from chaos.plans import ProducerPlan, WorkerPlan
 from chaos.proxy import Proxy
@@ -32,6 +32,7 @@ _PROBE = 0.15
 _LIVE = f"""
 select (select count(*) from holdfast where held_at is null)
      + (select count(*) from {workload.TABLE} where not inactive)
+     + (select count(*) from {snoozes.TABLE} where not inactive)
 """
 
 _ROWS = f"""
@@ -136,7 +137,7 @@ class Stage:
             await hf.install()
         connection = await self.connect()
         try:
-            await connection.execute(_ROWS + self._ddl)
+            await connection.execute(_ROWS + snoozes.DDL + self._ddl)
         finally:
             await connection.close()
         self._tasks.append(asyncio.create_task(self._watch()))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import threading
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
+
+import uvloop
 
 from chaos import leash
 from chaos.files import SECOND, now
@@ -16,7 +20,9 @@ from chaos.handlers import Handlers, Ledger
 from chaos.plans import WorkerPlan
 from holdfast import Holdfast
 from holdfast.errors import DatabaseError
-from holdfast.stores.postgres.drivers import base
+from holdfast.stores.postgres.drivers import listening
+from holdfast.worker.settle import Settler
+from holdfast.worker.slots import Slots
 
 _TICK = 0.05
 NOTED = 1 / 30
@@ -61,11 +67,18 @@ class Watchman(threading.Thread):
 async def main(plan: WorkerPlan) -> None:
     ledger = Ledger(Path(plan.directory), plan.name)
     ledger.note("spawned", worker=plan.name, pid=os.getpid())
-    base.PING_EVERY, base.PING_TIMEOUT = plan.ping, min(base.PING_TIMEOUT, plan.ping)
+    listening.PING_EVERY = plan.ping
+    listening.PING_TIMEOUT = min(listening.PING_TIMEOUT, plan.ping)
+    if plan.trip is not None:
+        trip(plan.trip, ledger)
     async with Holdfast.connect(plan.dsn, timeout=plan.timeout) as hf:
         handlers = Handlers(ledger, plan.lease)
         handlers.register(hf, plan.entrypoints, scheduled=plan.scheduled, tables=plan.tables)
+        if plan.snoozes:
+            handlers.register_snoozes(hf)
         hf.observe(ledger)
+        if plan.max_block is not None:
+            hf.queue_manager.on_blocked = lambda _: os.kill(os.getpid(), signal.SIGKILL)
         watchman = Watchman(ledger, hf, plan.lease)
         watchman.start()
         watching = asyncio.create_task(watchman.watch_loop())
@@ -74,16 +87,38 @@ async def main(plan: WorkerPlan) -> None:
     ledger.note("stopped", id=hf.queue_manager.id)
 
 
+def trip(step: str, ledger: Ledger) -> None:
+    """Have a step of the worker raise an unexpected error, the first time it has something to do.
+
+    Everything after that is as ever.
+    """
+    owner, name = {"settle": (Settler, "_write"), "dispatch": (Slots, "add")}[step]
+    original: Any = getattr(owner, name)
+    tripped = False
+
+    def instead(self: Any, *arguments: Any) -> Any:
+        nonlocal tripped
+        if tripped or not arguments[0]:
+            return original(self, *arguments)
+        tripped = True
+        ledger.note("tripped", step=step)
+        raise RuntimeError("a bug of the worker")
+
+    setattr(owner, name, instead)
+
+
 async def work(hf: Holdfast, plan: WorkerPlan, ledger: Ledger, watchman: Watchman) -> None:
     """Run; a server that is away at the start is waited for, one that goes later is no reason."""
     while True:
         try:
             await hf.run(
+                connections=plan.connections,
                 heartbeat_timeout=timedelta(seconds=plan.lease),
                 concurrency=plan.concurrency,
                 batch_size=plan.batch_size,
                 dequeue_timeout=timedelta(seconds=plan.poll),
                 drain_timeout=timedelta(seconds=plan.drain),
+                max_loop_block=timedelta(seconds=plan.max_block) if plan.max_block else None,
             )
         except DatabaseError as error:
             if watchman.was_running:
@@ -101,4 +136,6 @@ if __name__ == "__main__":
         from chaos import mutants
 
         mutants.plant(told.mutant, told.skew)
-    asyncio.run(main(told))
+    # As `holdfast run` does.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main(told))

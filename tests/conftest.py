@@ -2,20 +2,54 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
+import uvloop
 
 from tests import servers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from devtools.cluster import Cluster
     from tests.servers import Database, SharedServers
+
+
+def pytest_configure() -> None:
+    # A shell that ignores SIGINT (nohup, a background job) hands that on to every process that the
+    # tests start. Those must hear Ctrl-C as they do at a terminal.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+ON_BOTH_LOOPS = (
+    "tests/worker/",
+    "tests/scheduler/",
+    "tests/drivers/",
+    "tests/guide/",
+    "tests/unit/test_executors.py",
+    "tests/unit/test_process_executor.py",
+    "tests/unit/test_retry_executor.py",
+    "tests/unit/test_wakeup_policy.py",
+)
+"""Tests of code that touches the event loop. They run on uvloop and again on asyncio's loop."""
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """uvloop is the default of `holdfast run`, so it is the default of the tests."""
+    loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"uvloop": uvloop.new_event_loop}
+    path = item.path.relative_to(config.rootpath).as_posix()
+    if path.startswith(ON_BOTH_LOOPS):
+        loops["asyncio"] = asyncio.SelectorEventLoop
+    return loops
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

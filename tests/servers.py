@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 EMBEDDED = "embedded18"
 
+ALL = bool(os.environ.get("HOLDFAST_TEST_ALL"))
+"""`make test-all`: every driver on every server, instead of a choice of them."""
+
 # Thrown away after the run, so nothing is gained by waiting for the disk.
 VOLATILE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 

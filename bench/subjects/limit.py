@@ -15,7 +15,7 @@ from new_jobs import new_jobs
 from protocol import TALLY, Spec, Subject, Work, serve
 
 from holdfast.lifecycle import TRANSITIONS, Verb
-from holdfast.models import Change, Held, Want
+from holdfast.models import Change, ClaimRule, LeaseKey
 from holdfast.stores.postgres.drivers import connect
 from holdfast.stores.postgres.store import PostgresStore
 
@@ -80,10 +80,10 @@ class Limit(Subject):
         """Claim on one connection while the batch before is settled on another."""
         if work.tasks == ["stamp"]:
             await _react(self.dsn)
-        wants = [Want(task, LEASE) for task in work.tasks]
+        rules = [ClaimRule(task, LEASE) for task in work.tasks]
         claimed: asyncio.Queue[list[Job]] = asyncio.Queue(maxsize=1)
         async with asyncio.TaskGroup() as group:
-            group.create_task(_claim(self._store.fork("claim"), wants, claimed))
+            group.create_task(_claim(self._store.fork("claim"), rules, claimed))
             group.create_task(_settle(self._store.fork("settle"), claimed))
 
 
@@ -101,10 +101,10 @@ async def _react(dsn: str) -> None:
 
 
 async def _claim(
-    store: PostgresStore, wants: Sequence[Want], claimed: asyncio.Queue[list[Job]]
+    store: PostgresStore, rules: Sequence[ClaimRule], claimed: asyncio.Queue[list[Job]]
 ) -> None:
     while True:
-        jobs = await store.leases.claim(wants, limit=BATCH, worker="limit")
+        jobs = await store.leases.claim(rules, limit=BATCH, worker="limit")
         if jobs:
             await claimed.put(jobs)
         else:
@@ -116,14 +116,14 @@ async def _settle(store: PostgresStore, claimed: asyncio.Queue[list[Job]]) -> No
     ended: set[UUID] = set()
     while True:
         jobs = await claimed.get()
-        changes = [Change(Held(job.id, job.claim_token)) for job in jobs if job.claim_token]
+        changes = [Change(LeaseKey(job.id, job.claim_token)) for job in jobs if job.claim_token]
         if TALLY.first is None:
             TALLY.count()
             TALLY.done = 0
         TALLY.done += len(await store.leases.change(complete, changes))
-        ended.update(change.held.token for change in changes)
+        ended.update(change.key.token for change in changes)
         if claimed.empty() or len(ended) >= FORGOTTEN:
-            await store.leases.forget(list(ended))
+            await store.leases.delete_claims(list(ended))
             ended.clear()
 
 

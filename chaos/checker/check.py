@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from chaos.checker import clients, leasing, process, state
+from chaos.checker import clients, leasing, process, progress, state
 from chaos.checker.history import History, load, pids_of
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ INVARIANTS: Mapping[str, Callable[[History], Iterator[Violation]]] = {
     "I-28 work resumes": process.resumed,
     "I-29 poison is held alone": process.retired_innocents,
     "I-30 every call is answered": clients.answered,
+    "I-31 a death retires no neighbour": process.retired_neighbours,
+    "I-32 progress": progress.progress,
     "as expected": process.expectations,
 }
 

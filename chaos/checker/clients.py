@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from chaos.checker.model import Story, Violation
-from chaos.files import SECOND
+from chaos.files import PATIENCE, SECOND
 from holdfast.lifecycle import Status
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def refused(history: History) -> Iterator[Violation]:
 
 def answered(history: History) -> Iterator[Violation]:
     """Every call ends in time, whatever the network does."""
-    most = history.plan.get("call_seconds", 20.0) * SECOND
+    most = int(history.plan.get("call_seconds", 20.0) * PATIENCE * SECOND)
     last = history.plan.get("ended", 0)
     for call in history.calls:
         if call.op == "row":

@@ -36,6 +36,9 @@ class History:
     stories: dict[int, Story] = field(default_factory=dict)
     table_runs: dict[int, list[Run]] = field(default_factory=dict)
     table_rows: dict[int, Line] = field(default_factory=dict)
+    snooze_runs: dict[int, list[Line]] = field(default_factory=dict)
+    """Of each row of the article's table: every line of its handler."""
+    snooze_rows: dict[int, Line] = field(default_factory=dict)
     table_acknowledged: dict[int, int] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
@@ -104,6 +107,7 @@ def load(directory: Path) -> History:
         story(line["j"]).log.append(_log_row(line))
     for line in read(directory / "queue.jsonl"):
         story(line["j"]).row = _queue_row(line)
+    history.snooze_rows = {line["j"]: line for line in read(directory / "snoozes.jsonl")}
     history.table_rows = {line["j"]: line for line in read(directory / "rows.jsonl")}
     _load_effects(history, directory, story)
     _load_clients(history, directory, story)
@@ -151,6 +155,8 @@ def _load_effects(history: History, directory: Path, story: Any) -> None:
                 case "end":
                     run = open_runs.pop(_key(line))
                     run.end, run.how = line["t"], line["how"]
+                case "snooze" | "snoozed":
+                    history.snooze_runs.setdefault(line["row"], []).append(line)
                 case "settled":
                     history.settled[_key(line)] = line["t"], line["how"]
                 case "stall" | "lag":

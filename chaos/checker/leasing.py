@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from chaos.checker.model import LeaseKey, LogRow, Run, Story, Violation, pid_of
-from chaos.files import SECOND, Line
+from chaos.files import PATIENCE, SECOND, Line
 from holdfast.lifecycle import Status
 
 if TYPE_CHECKING:
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 _FORGETFUL = 2 * SECOND
 """A claim that was not flushed yet is forgotten by a crash within this time."""
 
+_LAST_BREATH = SECOND
+
 _FREEING = ("Released", "Retried")
-_LAPSES = ("recover", "retire")
+_LAPSES = ("recover", "excuse", "retire")
 _BLOCKING = ("block", "gate-block")
 _DEAFENING = ("freeze", "stall", "lag")
 _ENDS = {
@@ -47,7 +49,7 @@ def _settled_by_holder(
             text = f"job {story.job}: {row.verb} of a lease under which nothing ran"
             yield Violation("", text, story.job, row.t)
         return
-    if run.open_at(row.t):
+    if run.open_at(row.t) and not _dying(history, row, run):
         text = f"job {story.job}: {row.verb} by another while pid {run.pid} ran it"
         yield Violation("", text, story.job, row.t)
     elif row.verb == "retry":
@@ -56,6 +58,13 @@ def _settled_by_holder(
     elif (ends := _ENDS.get(Status(row.status))) and run.how not in ends:
         text = f"job {story.job}: {row.status} after the handler ended with {run.how!r}"
         yield Violation("", text, story.job, row.t)
+
+
+def _dying(history: History, row: LogRow, run: Run) -> bool:
+    """A worker whose event loop is blocked releases its other jobs, and ends at once."""
+    died = history.died(run.pid)
+    own = row.verb == "release" and pid_of(row.by) == run.pid
+    return own and died is not None and died - row.t < _LAST_BREATH
 
 
 def _unwritten(history: History, row: LogRow) -> bool:
@@ -110,7 +119,7 @@ def one_lease(history: History) -> Iterator[Violation]:
 
 def mortal(history: History) -> Iterator[Violation]:
     """A lease whose handler has ended is not kept alive for ever."""
-    most = 3 * history.lease + 5 * SECOND
+    most = 3 * history.lease + int(5 * PATIENCE * SECOND)
     ends = _ends(history)
     for story in history.stories.values():
         for run in story.runs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from holdfast.lifecycle import FINAL, TRANSITIONS, Status, Verb
+from holdfast.lifecycle import FINAL, RECOVER_OUTAGE, TRANSITIONS, Status, Verb
 
 _FINAL = frozenset(str(status) for status in FINAL)
 
@@ -62,7 +62,7 @@ class LogRow:
         if self.status == Status.QUEUED:
             if self.error is not None:
                 return "retry"
-            return "recover" if self.reason == TRANSITIONS[Verb.RECOVER].reason else "release"
+            return _BACK.get(self.reason, "release")
         return "hold" if self.error is not None else "retire"
 
     @property
@@ -72,7 +72,9 @@ class LogRow:
         return self.at is not None and self.status not in by_hand and self.verb not in _REAPED
 
 
-_REAPED = ("recover", "retire")
+_REAPED = ("recover", "excuse", "retire")
+_BACK = {TRANSITIONS[Verb.RECOVER].reason: "recover", RECOVER_OUTAGE.reason: "excuse"}
+"""Why a sweep puts a job back into the queue: a counted recovery, or one after an outage."""
 
 
 @dataclass(slots=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from chaos.checker.model import LeaseKey, Violation, pid_of
-from chaos.files import SECOND
+from chaos.files import PATIENCE, SECOND
 from holdfast.lifecycle import Status
+from holdfast.stores.postgres.tables.render import DEATH_ERROR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from chaos.checker.history import History
     from chaos.checker.model import Fault
 
-_SLACK = 5 * SECOND
+_SLACK = int(5 * PATIENCE * SECOND)
 _FIRST_CLAIM = 5 * SECOND
 
 
@@ -54,6 +56,9 @@ def no_silent_death(history: History) -> Iterator[Violation]:
         for story in history.stories.values()
         for run in story.runs
         if run.kind == "poison" and run.end is None
+    }
+    poisoned |= {
+        line["pid"] for lines in history.snooze_runs.values() for line in lines if line["deadly"]
     }
     for exit_ in history.exits.values():
         if exit_.pid in history.spawned and not exit_.told and exit_.pid not in poisoned:
@@ -94,7 +99,7 @@ def orphans(history: History) -> Iterator[tuple[LeaseKey, int, int]]:
 def recovery(history: History) -> Iterator[Violation]:
     """The leases of a dead worker end within the lease and five seconds."""
     for key, died, end in orphans(history):
-        most = history.lease + _SLACK + _away(history, died, end)
+        most = history.lease + _SLACK + _away(history, died, end) + _grace(history, died, end)
         if end - died > most:
             late = (end - died) / SECOND
             yield Violation(
@@ -109,6 +114,13 @@ def _away(history: History, since: int, until: int) -> int:
         max(0, min(until, found.until) - max(since, found.t))
         for found in (*spans, *(s for s in history.stalls if s.pid is None))
     )
+
+
+def _grace(history: History, since: int, until: int) -> int:
+    """After an outage holders have one lease to renew what is theirs, the dead ones too."""
+    downs = ("crash", "failover", "disk")
+    ends = [f.until for f in history.faults if f.kind in downs and since <= f.until <= until]
+    return history.lease if ends else 0
 
 
 def recovery_times(history: History) -> list[float]:
@@ -159,13 +171,30 @@ def retired_innocents(history: History) -> Iterator[Violation]:
     cap = history.plan.get("max_recoveries", 3)
     for story in history.stories.values():
         kind = story.spec[1] if story.spec else (story.runs[0].kind if story.runs else "")
-        if kind == "poison" and len(story.runs) > cap:
+        excused = sum(row.verb == "excuse" for row in story.log)
+        if kind == "poison" and len(story.runs) > cap + excused:
             text = f"poison job {story.job} killed {len(story.runs)} workers"
             yield Violation("", text, story.job)
         if kind == "poison" or not history.plan.get("innocent"):
             continue
         if any(row.verb == "retire" for row in story.log):
             yield Violation("", f"job {story.job} was retired for another's", story.job)
+
+
+def retired_neighbours(history: History) -> Iterator[Violation]:
+    """On the article's table a death changes no attempts and retires only the row that did it."""
+    for row_id, row in history.snooze_rows.items():
+        does = json.loads(row["does"])
+        retired = row["inactive"] and DEATH_ERROR in (row["error"] or "")
+        done = any(line["e"] == "snoozed" for line in history.snooze_runs.get(row_id, ()))
+        if row["att"] != does["attempts"]:
+            text = f"row {row_id} had {does['attempts']} attempts and a death made it {row['att']}"
+            yield Violation("", text)
+        if does["deadly"] and not retired:
+            yield Violation("", f"row {row_id} kills its workers and was not retired for it")
+        if not does["deadly"] and (retired or not done):
+            word = "was retired for another's death" if retired else "never ended its run"
+            yield Violation("", f"row {row_id} {word}")
 
 
 def expectations(history: History) -> Iterator[Violation]:

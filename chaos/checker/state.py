@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _RESULT = {
     "Succeeded": (Status.SUCCESSFUL,),
     "Failed": (Status.EXCEPTION,),
-    "Parked": (Status.FAILED,),
+    "Held": (Status.FAILED,),
     "Retried": (Status.QUEUED, Status.FAILED),
     "Released": (Status.QUEUED,),
 }

@@ -1,6 +1,26 @@
 """Planted bugs. Each must be caught; one that is not is a hole in the harness."""
 
-from chaos.mutants import clients, counting, fencing, settling, waking
+from chaos.mutants import (
+    clients,
+    counting,
+    fencing,
+    machinery,
+    sessions,
+    settling,
+    snoozing,
+    waking,
+)
 from chaos.mutants.base import MUTANTS, plant
 
-__all__ = ["MUTANTS", "clients", "counting", "fencing", "plant", "settling", "waking"]
+__all__ = [
+    "MUTANTS",
+    "clients",
+    "counting",
+    "fencing",
+    "machinery",
+    "plant",
+    "sessions",
+    "settling",
+    "snoozing",
+    "waking",
+]

@@ -87,7 +87,7 @@ def rewrite(file: str, old: str, new: str) -> None:
 
 
 def unguard(*names: str, instead: str = "true") -> None:
-    """Drop the token from the conditions of these transitions."""
+    """Drop the token from the conditions of these transitions, and that the job is leased."""
     original = render.guards
 
     def guards(transition: Transition, binding: Binding) -> str:
@@ -97,7 +97,7 @@ def unguard(*names: str, instead: str = "true") -> None:
         owned = render.GUARDS[Guard.OWNED]
         if owned not in text:
             raise LookupError(f"{transition.name} has no token to drop")
-        return text.replace(owned, instead)
+        return text.replace(f" and {render.leased(binding)}", "").replace(owned, instead)
 
     patch(render, "guards", guards)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from chaos.mutants import base
 from chaos.mutants.base import entries, mutant, patch, rewrite
 from holdfast.errors import DatabaseError
-from holdfast.stores.postgres import inserting, render
+from holdfast.stores.postgres import idempotent_enqueue, render
 from holdfast.stores.postgres.jobs import PostgresJobs
 
 if TYPE_CHECKING:
@@ -73,22 +73,22 @@ def key_released_at_claim() -> None:
 @mutant("enqueue-repeated-blindly", "lost replies")
 def enqueue_repeated_blindly() -> None:
     """An enqueue whose reply was lost is sent again without the key of the first try."""
-    original = inserting.Inserter._try
+    original = idempotent_enqueue.Inserter._try
 
-    async def blind(self: inserting.Inserter, key: UUID, *given: Any, again: bool) -> Any:
-        return await original(self, inserting.new_key(), *given, again=False)
+    async def blind(self: idempotent_enqueue.Inserter, key: UUID, *given: Any, again: bool) -> Any:
+        return await original(self, idempotent_enqueue.new_key(), *given, again=False)
 
-    patch(inserting.Inserter, "_try", blind)
+    patch(idempotent_enqueue.Inserter, "_try", blind)
 
 
 @mutant("own-enqueue-refused", "lost replies")
 def own_enqueue_refused() -> None:
     """An enqueue that is sent again takes the traces of its first try for somebody else's."""
 
-    async def nothing(self: inserting.Inserter, key: UUID, patience: float) -> None:
+    async def nothing(self: idempotent_enqueue.Inserter, key: UUID, patience: float) -> None:
         raise DatabaseError("the key is taken")
 
-    patch(inserting.Inserter, "_recall", nothing)
+    patch(idempotent_enqueue.Inserter, "_recall", nothing)
 
 
 @mutant("enqueue-not-durable", "forgetful enqueue")
@@ -105,7 +105,7 @@ def enqueue_not_durable() -> None:
 @mutant("client-clock-decides", "later")
 def client_clock_decides() -> None:
     """When a job is due is computed by the client's clock."""
-    fields, columns = inserting.fields, inserting.columns
+    fields, columns = idempotent_enqueue.fields, idempotent_enqueue.columns
 
     def computed(job: NewJob) -> NewJob:
         if not isinstance(job.execute_after, timedelta):
@@ -119,8 +119,8 @@ def client_clock_decides() -> None:
     def many(jobs: Sequence[NewJob]) -> dict[str, object]:
         return columns([computed(job) for job in jobs])
 
-    patch(inserting, "fields", one)
-    patch(inserting, "columns", many)
+    patch(idempotent_enqueue, "fields", one)
+    patch(idempotent_enqueue, "columns", many)
 
 
 @mutant("claimed-early", "later")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chaos.mutants.base import entries, mutant, patch
-from holdfast.lifecycle import Effect, Transition, Verb
+from chaos.mutants.base import entries, mutant, patch, rewrite
+from holdfast.lifecycle import Effect, Guard, Transition, Verb
 from holdfast.stores.postgres import render
-from holdfast.worker import solo
+from holdfast.worker import claim_size
+from holdfast.worker.quarantine import Quarantine
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.binding import Binding
@@ -45,17 +46,36 @@ def release_charges_attempt() -> None:
     patch(render, "sets", sets)
 
 
-@mutant("siblings-charged", "poison")
-def siblings_charged() -> None:
-    """Jobs that were beside a deadly one are retired with it."""
+@mutant("neighbour-convicted", "poison")
+def neighbour_convicted() -> None:
+    """Suspects run beside each other, so those beside a deadly one are retired with it."""
+    entries(render.GUARDS)[Guard.RECOVERY_LEFT] = "true"
+    entries(render.GUARDS)[Guard.RECOVERY_SPENT] = "false"
 
-    def never(*_: object) -> bool:
-        return False
 
-    patch(solo, "on_last_chance", never)
+@mutant("quarantine-without-bound", "quarantine")
+def quarantine_without_bound() -> None:
+    """Every worker stands aside for suspects while there are any."""
+    patch(Quarantine, "_next_suspect", property(lambda self: self._suspect_at))
 
 
 @mutant("retry-delay-ignored", "retries")
 def retry_delay_ignored() -> None:
     """A retry is due at once."""
     entries(render.EFFECTS)[Effect.DELAY] = "execute_after = clock.now"
+
+
+@mutant("outage-counted-as-death", "long outage")
+def outage_counted_as_death() -> None:
+    """Whatever was not renewed while the server was away is charged to the jobs."""
+    rewrite("recover", "{since} as since", "null::timestamptz as since")
+
+
+@mutant("claim-not-shrunk", "slow link")
+def claim_not_shrunk() -> None:
+    """A claim whose reply does not arrive in time is repeated as it was."""
+
+    def same(*_: object) -> None:
+        return
+
+    patch(claim_size.ClaimSize, "timed_out", same)

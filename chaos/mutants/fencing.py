@@ -19,7 +19,7 @@ from holdfast.worker.slots import Slots
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.models import Want
+    from holdfast.models import ClaimRule
     from holdfast.worker.renew import Renewer, RenewingThread
 
 
@@ -112,7 +112,7 @@ def claim_without_lock() -> None:
 @mutant("slots-not-kept", "slots")
 def slots_not_kept() -> None:
     """Jobs that were claimed ahead do not wait for a slot."""
-    patch(Slots, "begin", lambda self, leases: self._start(leases))
+    patch(Slots, "add", lambda self, leases, until: leases)
 
 
 @mutant("limit-counted-before-lock", "racing limit")
@@ -120,16 +120,18 @@ def limit_counted_before_lock() -> None:
     """Running jobs are counted first, then claimed, with nothing to keep others from it."""
 
     async def take(
-        self: PostgresLeases, priority: int, lane: Any, share: int, worker: str
+        self: PostgresLeases, claim: Transition, priority: int, lane: Any, share: int, worker: str
     ) -> list[Any]:
-        name = lane.want.entrypoint
-        [[running]] = await self._runner.run("running", entrypoint=name)
+        name = lane.rule.entrypoint
+        most = lane.rule.concurrency_limit
+        [[running, _]] = await self._runner.run("running", entrypoint=name, most=most)
         await asyncio.sleep(0.03)
-        room = min(share, lane.want.concurrency_limit - running)
+        room = min(share, most - running)
         lane.dry = room <= 0
         if room <= 0:
             return []
-        return await self._lease(self._runner, priority, [(lane, room)], worker, limited=name)
+        hand = [(lane, room)]
+        return await self._lease(self._runner, claim, priority, hand, worker, limited=name)
 
     patch(PostgresLeases, "_take_limited", take)
 
@@ -180,7 +182,7 @@ def reaper_from_snapshot() -> None:
     """Stale jobs are read first and taken back later, without a second look."""
 
     async def recover(
-        self: PostgresLeases, wants: Sequence[Want], *, limit: int = 1000, worker: str | None = None
+        self: PostgresLeases, rules: Sequence[ClaimRule], *, worker: str | None = None, **_: object
     ) -> Recovery:
         driver = self._runner.driver
         ids = [row[0] for row in await driver.fetch(_SNAPSHOT)]
@@ -209,7 +211,7 @@ def heartbeat_on_the_loop() -> None:
     """Leases are renewed on the event loop that handlers may block."""
 
     async def on_loop(self: RenewingThread) -> None:
-        await self._renewer.run(lambda: self._store.fork("renew"))
+        await self._renewer.keep(lambda: self._store.fork("renew"))
 
     patch(renew.RenewingThread, "run", on_loop)
 
@@ -229,10 +231,10 @@ def late_start() -> None:
     """What was claimed is started, however long ago that was."""
     original = run.run
 
-    async def trusting(lease: Any, resources: Any) -> Any:
+    async def trusting(resources: Any, lease: Any, leases: Any, progress: Any) -> Any:
         lease.trusted_until, lease.cancellation = float("inf"), Cancellation()
-        return await original(lease, resources)
+        return await original(resources, lease, leases, progress)
 
-    from holdfast.worker import worker
+    from holdfast.worker import task_pool
 
-    patch(worker, "run", trusting)
+    patch(task_pool, "run", trusting)

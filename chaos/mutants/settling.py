@@ -10,20 +10,21 @@ from holdfast import breaker as rules
 from holdfast import retry
 from holdfast.errors import ConnectionFailed, ConnectionLost
 from holdfast.lifecycle import Transition, Verb
-from holdfast.models import Held, Outcome, Released
+from holdfast.models import LeaseKey, Outcome, Released
 from holdfast.stores.postgres import breakers
 from holdfast.stores.postgres.drivers import asyncpg as driver
 from holdfast.stores.postgres.leases import PostgresLeases
-from holdfast.worker import backoff, renew, settle, worker
+from holdfast.worker import backoff, renew, task_pool, worker, write
 from holdfast.worker.run import run as run_lease
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import MutableMapping, Sequence
     from datetime import datetime
 
     from holdfast.breaker import Breaker, Verdicts
     from holdfast.models import Change
-    from holdfast.worker.hand import Lease
+    from holdfast.ports import Leases
+    from holdfast.worker.leases import Lease
 
 _MINE = "j.id = any($1::bigint[]) and j.claim_token = any($2::uuid[])"
 _DELETE = f"""
@@ -49,11 +50,11 @@ def _torn(first_delete: bool) -> None:
 
     async def change(
         self: PostgresLeases, transition: Transition, changes: Sequence[Change]
-    ) -> list[Held]:
+    ) -> list[LeaseKey]:
         if transition.verb is not Verb.COMPLETE:
             return await original(self, transition, changes)
         fetch = self._runner.driver.fetch
-        mine = [[change.held.id for change in changes], [change.held.token for change in changes]]
+        mine = [[change.key.id for change in changes], [change.key.token for change in changes]]
         if not first_delete:
             await fetch(_LOG_FIRST, mine)
         gone = await fetch(_DELETE, mine)
@@ -61,7 +62,7 @@ def _torn(first_delete: bool) -> None:
             for row in gone:
                 await fetch(_LOG, list(row))
         moved = {row[0] for row in gone}
-        return [change.held for change in changes if change.held.id in moved]
+        return [change.key for change in changes if change.key.id in moved]
 
     patch(PostgresLeases, "change", change)
 
@@ -81,7 +82,7 @@ def log_before_delete() -> None:
 @mutant("outcome-not-durable", "forgetful outcome")
 def outcome_not_durable() -> None:
     """Outcomes are committed without waiting for the disk."""
-    rewrite("leave", "{patience}", "{patience}, set_config('synchronous_commit', 'off', true)")
+    rewrite("finish", "{patience}", "{patience}, set_config('synchronous_commit', 'off', true)")
 
 
 @mutant("nul-not-sanitised", "weird errors")
@@ -102,14 +103,16 @@ def refused_outcome_blocks() -> None:
     def passes(_: object) -> bool:
         return True
 
-    patch(settle, "_passes", passes)
+    patch(write, "_passes", passes)
 
 
 @mutant("only-exceptions-are-caught", "weird errors")
 def only_exceptions_are_caught() -> None:
     """SystemExit and other non-Exceptions of a handler end the worker."""
 
-    async def careless(resources: Mapping[Any, Any], lease: Lease) -> Outcome:
+    async def careless(
+        resources: MutableMapping[Any, Any], lease: Lease, leases: Leases, progress: Any
+    ) -> Outcome:
         escaped: list[BaseException] = []
         execute = lease.entrypoint.executor.execute
 
@@ -126,44 +129,45 @@ def only_exceptions_are_caught() -> None:
 
         patch(lease.entrypoint.executor, "execute", watched)
         try:
-            outcome = await run_lease(resources, lease)
+            outcome = await run_lease(resources, lease, leases, progress)
         finally:
             patch(lease.entrypoint.executor, "execute", execute)
         if escaped:
             raise escaped[0]
         return outcome
 
-    patch(worker, "run", careless)
+    patch(task_pool, "run", careless)
 
 
 @mutant("no-deadline", "silent outcome")
 def no_deadline() -> None:
     """A call waits for its answer for ever."""
 
-    async def patient(
-        self: driver.AsyncpgSession, sql: str, args: Sequence[object], timeout: float
-    ) -> Any:
-        async with driver._Bounded(self, 3600.0):
-            return await self._connection.fetch(sql, *args)
+    bounded = driver.AsyncpgConnection.fetch
 
-    patch(driver.AsyncpgSession, "fetch", patient)
+    async def patient(
+        self: driver.AsyncpgConnection, sql: str, args: Sequence[object], timeout: float
+    ) -> Any:
+        return await bounded(self, sql, args, 3600.0)
+
+    patch(driver.AsyncpgConnection, "fetch", patient)
 
 
 @mutant("release-not-written", "handed back")
 def release_not_written() -> None:
     """A worker that ends keeps what it could not finish."""
-    del settle._ASKED_BY[Released]
+    del write._ASKED_BY[Released]
 
 
 @mutant("drain-has-no-end", "handed back")
 def drain_has_no_end() -> None:
     """A worker that is told to end waits for its handlers however long they take."""
-    original = worker.QueueManager._drain
+    original = worker.Worker._drain
 
-    async def drain(self: worker.QueueManager, patience: Any) -> None:
-        await original(self, patience * 1000)
+    async def drain(self: worker.Worker, patience: Any, settling: Any) -> None:
+        await original(self, patience * 1000, settling)
 
-    patch(worker.QueueManager, "_drain", drain)
+    patch(worker.Worker, "_drain", drain)
 
 
 @mutant("heartbeat-stops-at-drain", "long farewell")
@@ -171,10 +175,10 @@ def heartbeat_stops_at_drain() -> None:
     """A worker that is told to end stops renewing first."""
     original = renew.Renewer._renew
 
-    async def renew_(self: renew.Renewer, store: Any) -> bool | None:
-        if self._info().state == "draining":
+    async def renew_(self: renew.Renewer, *stores: Any) -> bool | None:
+        if self._reporter.report().state == "draining":
             return True
-        return await original(self, store)
+        return await original(self, *stores)
 
     patch(renew.Renewer, "_renew", renew_)
 
@@ -186,7 +190,7 @@ def lost_claim_forgotten() -> None:
     async def forget(self: PostgresLeases) -> None:
         self._doubtful.clear()
 
-    patch(PostgresLeases, "_hand_back_doubtful", forget)
+    patch(PostgresLeases, "_release_doubtful", forget)
 
 
 @mutant("outage-ends-worker", "outage")

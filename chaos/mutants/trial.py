@@ -13,11 +13,11 @@ from rich.table import Table
 from chaos import report
 from chaos.checker.check import Verdict, check
 from chaos.cluster import Cluster
-from chaos.files import SECOND, now
+from chaos.files import PATIENCE, SECOND, now
 from chaos.mutants import MUTANTS
 from chaos.mutants.base import COULD_NOT, Mutant
 from chaos.run import new_directory
-from chaos.scenarios import enqueuing, fencing, recovering, settling, waking
+from chaos.scenarios import enqueuing, fencing, machinery, recovering, settling, snoozing, waking
 from chaos.scenarios.scene import SCENARIOS, Missed, Scenario, Scene
 from chaos.stage import Stage
 
@@ -28,9 +28,19 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-__all__ = ["command", "enqueuing", "fencing", "recovering", "settling", "trials", "waking"]
+__all__ = [
+    "command",
+    "enqueuing",
+    "fencing",
+    "machinery",
+    "recovering",
+    "settling",
+    "snoozing",
+    "trials",
+    "waking",
+]
 
-_PATIENCE = 90.0
+_PLAY_SECONDS = 90.0 * PATIENCE
 _AT_ONCE = 2
 
 
@@ -108,12 +118,12 @@ class Theatre:
 async def _play(scenario: Scenario, scene: Scene) -> str:
     """What kept the play from its end, if it was not the bug."""
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_PLAY_SECONDS):
             await scenario.play(scene)
     except Missed:
         return ""
     except TimeoutError:
-        return f"not over after {_PATIENCE:g} s"
+        return f"not over after {_PLAY_SECONDS:g} s"
     await scene.leave()
     return ""
 

@@ -10,15 +10,14 @@ from holdfast.errors import DatabaseError
 from holdfast.models import NewJob
 from holdfast.scheduler import tick
 from holdfast.stores.postgres import render, schedules
-from holdfast.stores.postgres.drivers import base as driver
+from holdfast.stores.postgres.drivers import listening
 from holdfast.stores.postgres.lanes import Lanes
 from holdfast.worker.claim import Claimer
-from holdfast.worker.worker import QueueManager
+from holdfast.worker.listen import Listener
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from holdfast.ports import Store
     from holdfast.scheduler.cron import Cron
 
 
@@ -28,6 +27,12 @@ def no_notify() -> None:
     patch(render, "_NEEDED", "false")
 
 
+@mutant("wakes-the-dead", "sleeper killed")
+def wakes_the_dead() -> None:
+    """An enqueue chooses among all workers that have reported, whether they live or not."""
+    patch(render, "_SLEEPS", "true")
+
+
 @mutant("due-jobs-not-awaited", "wake-up")
 def due_jobs_not_awaited() -> None:
     """A worker does not wake up for a job that becomes due."""
@@ -35,36 +40,46 @@ def due_jobs_not_awaited() -> None:
     def never(_: Lanes) -> None:
         return None
 
-    patch(Lanes, "next_look", never)
+    patch(Lanes, "next_scan", never)
+
+
+@mutant("idle-for-ever", "progress")
+def idle_for_ever() -> None:
+    """A worker that has found nothing never claims again."""
+
+    async def wait(self: Claimer, _: bool) -> None:
+        await self._lease_set.until(lambda: self.stopping, seconds=3600.0)
+
+    patch(Claimer, "_wait", wait)
 
 
 @mutant("listens-once", "listener killed")
 def listens_once() -> None:
     """A worker whose listening connection broke does not listen again, nor polls faster."""
 
-    async def listen(self: QueueManager, store: Store) -> None:
+    async def listen(self: Listener) -> None:
         def work() -> None:
-            self._claimer.listening = True
-            self._claimer.wake()
+            self._signal.listening = True
+            self._signal.set()
 
         try:
-            await store.wakeups.listen(work, self._canceled)
+            await self._wakeups.listen(work, self._cancellations.hear)
         except DatabaseError:
             await asyncio.Event().wait()
 
-    patch(QueueManager, "_listen", listen)
+    patch(Listener, "run", listen)
 
 
 @mutant("no-look-after-listen", "listener away")
 def no_look_after_listen() -> None:
     """What came while nobody listened is left to the next poll."""
 
-    async def listen(self: QueueManager, store: Store) -> None:
+    async def listen(self: Listener) -> None:
         first = True
 
         def work() -> None:
-            self._claimer.listening = True
-            self._claimer.wake()
+            self._signal.listening = True
+            self._signal.set()
 
         def ready_or_work() -> None:
             nonlocal first
@@ -76,13 +91,13 @@ def no_look_after_listen() -> None:
 
         while True:
             ready = asyncio.Event()
-            self._claimer.listening = True
+            self._signal.listening = True
             try:
-                await store.wakeups.listen(ready_or_work, self._canceled)
+                await self._wakeups.listen(ready_or_work, self._cancellations.hear)
             except DatabaseError:
                 await asyncio.sleep(0.1)
 
-    patch(QueueManager, "_listen", listen)
+    patch(Listener, "run", listen)
 
 
 @mutant("no-ping", "listener half open")
@@ -92,7 +107,7 @@ def no_ping() -> None:
     async def believe(_: Any) -> None:
         return None
 
-    patch(driver, "_ping", believe)
+    patch(listening, "_ping", believe)
 
 
 @mutant("never-looks-back", "handed over")
@@ -102,11 +117,11 @@ def never_looks_back() -> None:
     def no(_: Lanes) -> bool:
         return False
 
-    patch(Lanes, "may_look_down", no)
+    patch(Lanes, "may_rescan", no)
     original = Claimer._take
 
-    async def take(self: Claimer, sweep: bool, wants: Any, limit: int) -> Any:
-        return await original(self, False, wants, limit)
+    async def take(self: Claimer, request: Any, kind: Any) -> Any:
+        return await original(self, request, kind._replace(sweep=False))
 
     patch(Claimer, "_take", take)
 

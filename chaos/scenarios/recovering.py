@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
+from chaos.files import SECOND, now
 from chaos.scenarios.scene import NEVER, Scene, scenario
 
 
@@ -88,6 +90,32 @@ async def poison(scene: Scene) -> None:
     await scene.drained()
 
 
+@scenario("quarantine", drained=True)
+async def quarantine(scene: Scene) -> None:
+    """`b` runs a suspect that takes long; `c` goes on with everything else."""
+    gates = {"do": "gate", "gates": (NEVER, "again"), "then": ("ok",), "block": (False,)}
+    suspects = [scene.spec("gate", does=gates, max_recoveries=2) for _ in range(4)]
+    await scene.enqueue(*suspects)
+    await scene.worker("a")
+    for spec in suspects:
+        await scene.started(spec)
+    scene.kill("a")
+    await scene.worker("b")
+
+    def alone() -> int:
+        return sum(len(scene.starts(spec)) > 1 for spec in suspects)
+
+    await scene.demand(lambda: alone() > 0, scene.stage.lease + 5.0, "a suspect runs again")
+    await scene.worker("c")
+    fresh = [scene.nap(0.01) for _ in range(20)]
+    await scene.enqueue(*fresh)
+    for spec in fresh:
+        await scene.started(spec, 1, 5.0)
+    scene.expect(alone() == 1, "one suspect runs at a time")
+    scene.open("again")
+    await scene.drained()
+
+
 @scenario("racing claims", drained=True)
 async def racing_claims(scene: Scene) -> None:
     """Three workers claim from one short queue."""
@@ -115,8 +143,11 @@ async def racing_limit(scene: Scene) -> None:
     await scene.drained(20.0)
 
 
-_LOCK = """select pg_advisory_xact_lock(hashtextextended('holdfast limit "holdfast" limited', 0))"""
-_WAITING = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+_LOCK = "select from holdfast_limits where entrypoint = 'limited' for update"
+_WAITING = """
+select count(*) from pg_stat_activity
+where datname = current_database() and wait_event_type = 'Lock' and query like '%holdfast_limits%'
+"""
 
 
 # The lease is long because a claim gives up its wait after a twentieth of it.
@@ -146,10 +177,81 @@ async def old_transaction(scene: Scene) -> None:
     await scene.drained()
 
 
+@scenario("strict isolation", lease=60.0, drained=True, limits={"limited": 2})
+async def strict_isolation(scene: Scene) -> None:
+    """The database's default is repeatable read: a claim that waited sees what others took."""
+    level = "default_transaction_isolation = 'repeatable read'"
+    await scene.ask(f"alter database {scene.stage.database} set {level}")
+    options = {"poll": 20.0, "entrypoints": ("limited",)}
+    await asyncio.gather(scene.worker("a", **options), scene.worker("b", **options))
+    # Both workers know the high priority from here on, and look there first.
+    await scene.enqueue(replace(scene.nap(0.0), entrypoint="limited", priority=5))
+    await scene.demand(
+        lambda: len(scene.lines("settled")) >= 1, 8.0, "the row of the limit is there"
+    )
+    low = [scene.gated("go", entrypoint="limited") for _ in range(2)]
+    high = [replace(scene.gated("go", entrypoint="limited"), priority=5) for _ in range(2)]
+    connection = await scene.stage.connect()
+
+    async def waiting(count: int) -> None:
+        async def true() -> bool:
+            return int(await scene.ask(_WAITING)) >= count
+
+        scene.expect(await scene.stage.eventually(true, 6.0), f"{count} claims wait for the limit")
+
+    try:
+        async with connection.transaction():
+            frozen = scene.freeze("b")
+            await connection.execute(_LOCK)
+            await scene.enqueue(*low)
+            await waiting(1)
+            await scene.enqueue(*high)
+            scene.thaw("b", frozen)
+            await waiting(2)
+    finally:
+        await connection.close()
+    await scene.demand(lambda: len(scene.lines("start")) >= 3, 8.0, "jobs are started")
+    await asyncio.sleep(1.0)
+    scene.open("go")
+    await scene.drained(20.0)
+    said = "".join((scene.stage.directory / f"{name}.log").read_text() for name in ("a", "b"))
+    scene.expect("could not serialize" not in said, "no claim is refused for an old snapshot")
+
+
+_BACKENDS = """
+select coalesce(max(n), 0) from (
+    select count(*) as n from pg_stat_activity
+    where datname = current_database() and application_name like 'holdfast:%'
+    group by application_name
+) each
+"""
+
+
+@scenario("locked table", lease=20.0, drained=True)
+async def locked_table(scene: Scene) -> None:
+    """A table that is locked for long costs the worker no second connection for any purpose."""
+    await scene.worker("a", timeout=0.7, poll=0.1)
+    await scene.enqueue(*(scene.nap(0.0) for _ in range(5)))
+    await scene.demand(lambda: len(scene.lines("settled")) >= 5, 8.0, "jobs are settled")
+    connection = await scene.stage.connect()
+    most, until = 0, now() + 5 * SECOND
+    try:
+        async with connection.transaction():
+            await connection.execute("lock table holdfast")
+            while now() < until:
+                most = max(most, int(await scene.ask(_BACKENDS)))
+                await asyncio.sleep(0.1)
+    finally:
+        await connection.close()
+    scene.expect(most <= 2, f"a worker has at most 2 connections of one name, found {most}")
+    await scene.enqueue(*(scene.nap(0.0) for _ in range(5)))
+    await scene.drained(20.0)
+
+
 @scenario("lost claim", lease=8.0, drained=True)
 async def lost_claim(scene: Scene) -> None:
     """A claim whose reply was lost is taken back at once, not when its lease has run out."""
-    await scene.worker("a", poll=0.5)
+    await scene.worker("a", poll=0.5, connections=7)
     trap = scene.stage.proxy.trap("a", "claim", replies=(b'"uid"',))
     jobs = [scene.nap(0.01) for _ in range(3)]
     await scene.enqueue(*jobs)
@@ -158,3 +260,42 @@ async def lost_claim(scene: Scene) -> None:
     for spec in jobs:
         await scene.started(spec, 1, 4.0)
     await scene.drained()
+
+
+_COUNTED = "select count(*) from holdfast_log where reason in ('lease_expired', 'crash_loop')"
+_EXCUSED = "select count(*) from holdfast_log where reason = 'outage'"
+
+
+@scenario("long outage", exclusive=True, drained=True)
+async def long_outage(scene: Scene) -> None:
+    """The server is away for two leases, in which `b` dies: no job is charged for that."""
+    halves = {"concurrency": 10, "batch_size": 10}
+    await asyncio.gather(scene.worker("a", **halves), scene.worker("b", **halves))
+    jobs = [scene.gated("again") for _ in range(20)]
+    await scene.enqueue(*jobs)
+    for spec in jobs:
+        await scene.started(spec)
+    # Claims that a crash forgets would be queued again without any recovery.
+    await scene.stage.until(lambda: False, 0.3)
+    began = now()
+    await scene.stage.cluster.crash()
+    scene.kill("b")
+    await asyncio.sleep(2 * scene.stage.lease)
+    await scene.stage.cluster.start()
+    scene.stage.fault("crash", t=began, seconds=(now() - began) / SECOND)
+    scene.open("again")
+    await scene.drained(20.0)
+    scene.expect(await scene.ask(_COUNTED) == 0, "no recovery is counted after an outage")
+    scene.expect(await scene.ask(_EXCUSED) > 0, "the jobs of the dead worker are recovered")
+
+
+@scenario("slow link", lease=4.0, drained=True)
+async def slow_link(scene: Scene) -> None:
+    """The payloads of a whole claim do not arrive within its deadline, those of a few jobs do."""
+    pad = "x" * 400_000
+    jobs = [scene.spec(does={"do": "nap", "seconds": 0.0, "pad": pad}) for _ in range(40)]
+    await scene.worker("a", timeout=1.0)
+    scene.stage.proxy.throttle("a", 4e6)
+    scene.stage.fault("slow", "a", seconds=25.0)
+    await scene.enqueue(*jobs)
+    await scene.drained(25.0)

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from chaos import workload
-from chaos.files import SECOND, Journal, Line, now, read_all
+from chaos.files import PATIENCE, SECOND, Journal, Line, now, read_all
 from chaos.workload import Spec
 from holdfast import Holdfast, JobId, NewJob
 
@@ -158,11 +158,11 @@ class Scene:
                 for line in self.lines("settled", "lost")
             )
 
-        await self.stage.until(known, seconds)
+        await self.stage.until(known, PATIENCE * seconds)
 
     async def demand(self, true: Callable[[], bool], seconds: float, text: str) -> None:
         """Expect it in time; without it there is no point in going on."""
-        self.expect(await self.stage.until(true, seconds), text)
+        self.expect(await self.stage.until(true, PATIENCE * seconds), text)
 
     def expect(self, ok: bool, text: str) -> None:
         self._expected.note("expected", ok=ok, text=text)
@@ -171,7 +171,7 @@ class Scene:
 
     async def drained(self, seconds: float = 15.0) -> None:
         """Everything that is due ends in time."""
-        self.expect(await self.stage.drained(seconds), f"drained in {seconds:g} s")
+        self.expect(await self.stage.drained(PATIENCE * seconds), f"drained in {seconds:g} s")
 
     async def ask(self, statement: str, *args: object) -> Any:
         connection = await self.stage.connect()
@@ -199,7 +199,7 @@ class Scene:
         for name in names or tuple(self.stage.workers):
             if self.stage.workers[name].alive:
                 with suppress(TimeoutError):
-                    await self.stage.retire(name, 8.0)
+                    await self.stage.retire(name, PATIENCE * 8.0)
 
 
 def _new(spec: Spec) -> NewJob:

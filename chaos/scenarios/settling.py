@@ -13,7 +13,7 @@ _TAGS = (b"INSERT 0 1\0", b"DELETE 1\0")
 @scenario("torn outcome", drained=True)
 async def torn_outcome(scene: Scene) -> None:
     """The reply to the first outcome is lost, and the connection with it."""
-    worker = await scene.worker("a")
+    worker = await scene.worker("a", connections=7)
     spec = scene.nap(0.0)
     await scene.enqueue(spec)
     for _ in range(2):
@@ -64,7 +64,7 @@ async def later(scene: Scene) -> None:
 @scenario("silent outcome", drained=True)
 async def silent_outcome(scene: Scene) -> None:
     """The connection for outcomes falls silent for ever; a deadline gives it up."""
-    await scene.worker("a", timeout=1.5, poll=0.3)
+    await scene.worker("a", timeout=1.5, poll=0.3, connections=7)
     await scene.enqueue(scene.nap(0.0))
     await scene.drained()
     scene.stage.fault("silence", "a", seconds=4.0, roles=["settle"])

@@ -46,6 +46,38 @@ async def wake_up(scene: Scene) -> None:
     await scene.drained()
 
 
+@scenario("progress")
+async def progress(scene: Scene) -> None:
+    """Jobs come for a worker that has nothing to do; nothing is expected but what always holds."""
+    first = scene.nap(0.0)
+    await scene.enqueue(first)
+    await scene.worker("a")
+    await scene.started(first)
+    await scene.stage.until(lambda: bool(scene.lines("settled")), 5.0)
+    later = [scene.nap(0.0) for _ in range(3)]
+    await scene.enqueue(*later)
+    await scene.stage.until(
+        lambda: all(scene.starts(spec) for spec in later), scene.stage.lease + 7.0
+    )
+
+
+@scenario("sleeper killed", drained=True)
+async def sleeper_killed(scene: Scene) -> None:
+    """One of two idle workers dies; every job that comes later wakes the other one."""
+    await _asleep(scene)
+    await scene.worker("b", poll=_POLL)
+    await scene.demand(lambda: bool(scene.stage.proxy.links("b", ["listen"])), 10.0, "b listens")
+    await scene.stage.until(lambda: False, 0.5)
+    scene.kill("b")
+    await scene.stage.until(lambda: False, 1.0)
+    for number in range(6):
+        spec = scene.nap(0.0)
+        producer = await scene.produce(f"p{number}", [spec], calls_at_once=1)
+        await scene.demand(lambda: not producer.alive, 15.0, "the producer is done")  # noqa: B023
+        await _soon(scene, spec, "after the death of the other sleeper")
+    await scene.drained()
+
+
 @scenario("listener killed", drained=True)
 async def listener_killed(scene: Scene) -> None:
     """The listening connection is ended by the server; a job comes later."""

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, MutableMapping
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from holdfast import embedded
+from holdfast.checks import check_ids
+from holdfast.client.client import Client
+from holdfast.client.explain import explain_entrypoint, explain_job
+from holdfast.client.groups import TaskGroup, TaskMethods
+from holdfast.client.handles import JobHandle, as_completed, wait_for
+from holdfast.client.queries import Queries, SyncQueries
 from holdfast.clock import SystemClock
-from holdfast.errors import InvalidInput, SchemaError, SchemaMissing
+from holdfast.errors import ConnectionFailed, InvalidInput, WrongEventLoop
 from holdfast.events import Observer, Observers, Telemetry
 from holdfast.executors import ExecutorFactory, build
 from holdfast.executors.table import table_executor
-from holdfast.queries import Queries, SyncQueries
+from holdfast.models import JobId
+from holdfast.repeated import RepeatedLog
 from holdfast.scheduler.manager import (
     Misfire,
     Overlap,
@@ -23,33 +32,45 @@ from holdfast.scheduler.manager import (
     SchedulerManager,
 )
 from holdfast.settings import MAX_PAYLOAD, Names, WorkerSettings
+from holdfast.stores.composite import CompositeStore
 from holdfast.stores.memory import InMemoryDriver
+from holdfast.stores.opening import FromConnections, store_on
 from holdfast.stores.postgres.drivers import Driver, connect
-from holdfast.stores.postgres.drivers.base import TIMEOUT, LendingDriver
-from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.postgres.drivers.base import DEFAULT_TIMEOUT_SECONDS
+from holdfast.stores.postgres.drivers.reconnecting import Reconnecting
+from holdfast.stores.postgres.drivers.unstarted import UnstartedDriver
 from holdfast.stores.postgres.tables.store import leases_on
-from holdfast.stores.several import SeveralStores
 from holdfast.table import TableQueue
-from holdfast.task import Kind, Registry, define
+from holdfast.task import MAX_ATTEMPTS, Kind, Registry, define
 from holdfast.telemetry.gauges import gauging
 from holdfast.worker.claim import QueueExecutionMode
-from holdfast.worker.signals import heeding
-from holdfast.worker.worker import QueueManager
+from holdfast.worker.manager import QueueManager
+from holdfast.worker.signals import stop_on_signals
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.breaker import BreakerPolicy
+    from holdfast.client.tasks import Task
     from holdfast.clock import Clock
+    from holdfast.explanation import Explanation
+    from holdfast.lifecycle import Status
     from holdfast.models import OnFailure
     from holdfast.ports import Only, Store
     from holdfast.task import EntrypointExecutorParameters, Executor
 
+logger = logging.getLogger("holdfast.worker")
+
+_FIRST_ADMISSION_PAUSE_SECONDS = 0.5
+_LONGEST_ADMISSION_PAUSE_SECONDS = 10.0
+"""Between two tries of a worker that found no free connection when it started."""
+
 Handler = TypeVar("Handler", bound=Callable[..., Any])
+R = TypeVar("R")
 Mode = Literal["continuous", "drain"]
 
 
-class Holdfast:
+class Holdfast(FromConnections, TaskMethods):
     """A queue: register handlers, enqueue through `queries`, work with `run()`.
 
     `Holdfast.connect(dsn)` is the recommended way to make one.
@@ -61,46 +82,40 @@ class Holdfast:
         *,
         prefix: str = "holdfast",
         schema: str | None = None,
-        resources: Mapping[Any, Any] | None = None,
+        resources: MutableMapping[Any, Any] | None = None,
         notify: bool = True,
         max_payload: int = MAX_PAYLOAD,
         clock: Clock | None = None,
     ) -> None:
-        if not isinstance(driver, LendingDriver | InMemoryDriver):
-            raise InvalidInput(
-                f"expected a driver such as AsyncpgDriver(connection), got {driver!r}; "
-                f"Holdfast.connect(dsn) and Holdfast.from_asyncpg_pool(pool) make one"
-            )
         self._names = Names(prefix, schema)
         self._clock = clock
         self._notify = notify
-        self._max_payload = max_payload
         self._server: embedded.EmbeddedServer | None = None
         self._embedded: Path | None = None
         self._owned = False
+        self._left = False
+        """It was entered and left, so its connections are closed."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Where it was entered or run last."""
         self._registry = Registry()
+        self._only: tuple[str, ...] = ()
+        self._without: tuple[str, ...] = ()
         self._tables: dict[str, TableQueue] = {}
         self._told: set[str] = set()
         """What was warned of about tables: once is enough, though several look at them."""
         self._telemetry: Telemetry | None = None
         self.observers = Observers()
-        self.resources = dict(resources or {})
+        self.resources = {} if resources is None else resources
+        """The caller's own mapping, which every handler gets: what one puts in, all others see."""
         self.shutdown = asyncio.Event()
         """Setting it begins the graceful stop of run()."""
-        self.scheduler_manager = SchedulerManager(shutdown=self.shutdown)
-        self._use(driver)
-
-    def _use(self, driver: Driver | InMemoryDriver) -> None:
-        store: Store
-        if isinstance(driver, InMemoryDriver):
-            store = driver.store
-            self._place: str | None = None
-        else:
-            self._place = driver.place
-            store = PostgresStore(driver, self._names, clock=self._clock, notify=self._notify)
-        self.store = store
-        carry = self._telemetry.carry if self._telemetry else None
-        self.queries = Queries(store, max_payload=self._max_payload, carry=carry)
+        self._place: str | None = getattr(driver, "place", None)
+        self.store = store = self._store_on(driver)
+        self.queries = Queries(store, max_payload=max_payload)
+        self._client = Client(self.queries)
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self.schedules = ScheduleQueries(store)
+        self.scheduler_manager = SchedulerManager(store, shutdown=self.shutdown)
         self.queue_manager = QueueManager(
             store,
             self._registry,
@@ -108,57 +123,73 @@ class Holdfast:
             resources=self.resources,
             shutdown=self.shutdown,
         )
-        self.scheduler_manager.use(store)
-        self.schedules = ScheduleQueries(store)
+        self.queue_manager.queries = self.queries
+
+    def _store_on(self, driver: Driver | InMemoryDriver) -> Store:
+        return store_on(driver, self._names, clock=self._clock, notify=self._notify)
+
+    def _use(self, driver: Driver) -> None:
+        """Serve another server. What callers have taken from here before reaches it as well."""
+        self._place = driver.place
+        self._use_store(self._store_on(driver))
+
+    def _use_store(self, store: Store) -> None:
+        self.store = store
+        self.queries.use(self.store)
+        self.schedules.use(self.store)
+        self.scheduler_manager.use(self.store)
+        self.queue_manager.use(self.store, self._registry)
 
     @classmethod
     def connect(
         cls,
         dsn: str,
         *,
+        listen_dsn: str | None = None,
         driver: Literal["asyncpg", "psycopg"] | None = None,
-        timeout: float = TIMEOUT,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
         **options: Any,
     ) -> Self:
         """A queue on a DSN: `postgresql://…`, or `embedded:DIR` for a PostgreSQL of its own.
 
-        It opens the connections a worker needs, each for one purpose, and again when they break.
+        It opens the connections it needs, and again when they break. Where `dsn` leads through a
+        pooler in transaction mode, `listen_dsn` names an address past it, for wake-ups.
         Use it as `async with Holdfast.connect(dsn) as hf:`.
         """
         directory = embedded.parse(dsn)
-        new = cls(connect("" if directory else dsn, driver=driver, timeout=timeout), **options)
+        if directory and listen_dsn is not None:
+            raise InvalidInput("listen_dsn is for a pooler, and an embedded server has none")
+        # The DSN stays in here: an attribute would show its password to whoever prints the object.
+        given = "" if directory else dsn
+
+        def opened(started: str | None = None) -> Driver:
+            return connect(started or given, listen_dsn=listen_dsn, driver=driver, timeout=timeout)
+
+        first = opened()
+        unstarted = UnstartedDriver(directory, timeout=timeout) if directory else None
+        new = cls(unstarted or first, **options)
         new._owned = True
         new._embedded = directory
-        new._connect = lambda dsn: connect(dsn, driver=driver, timeout=timeout)
+        new._connect = opened
         return new
 
-    _connect: Callable[[str], Driver]
-
-    @classmethod
-    def from_asyncpg_connection(cls, connection: Any, **options: Any) -> Self:
-        """On one asyncpg connection: everything takes turns on it."""
-        from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
-
-        return cls(AsyncpgDriver(connection), **options)
-
-    @classmethod
-    def from_asyncpg_pool(cls, pool: Any, **options: Any) -> Self:
-        """On an asyncpg pool."""
-        from holdfast.stores.postgres.drivers.asyncpg import AsyncpgPoolDriver
-
-        return cls(AsyncpgPoolDriver(pool), **options)
-
-    @classmethod
-    def from_psycopg_connection(cls, connection: Any, **options: Any) -> Self:
-        """On one psycopg AsyncConnection: everything takes turns on it."""
-        from holdfast.stores.postgres.drivers.psycopg import PsycopgDriver
-
-        return cls(PsycopgDriver(connection), **options)
+    _connect: Callable[..., Driver]
+    """Opens the driver again, or one for a server that was started."""
 
     @classmethod
     def in_memory(cls, *, clock: Clock | None = None, **options: Any) -> Self:
         """Without a database, for tests: the same rules, gone with the process."""
         return cls(InMemoryDriver(clock), **options)
+
+    @property
+    def qm(self) -> QueueManager:
+        """`queue_manager` under PgQueuer's name."""
+        return self.queue_manager
+
+    @property
+    def sm(self) -> SchedulerManager:
+        """`scheduler_manager` under PgQueuer's name."""
+        return self.scheduler_manager
 
     @property
     def place(self) -> str | None:
@@ -173,12 +204,38 @@ class Holdfast:
         return self._names
 
     async def __aenter__(self) -> Self:
+        self._move_in()
+        if self._left:
+            self._left = False
+            if self._owned and self._embedded is None:
+                self._use(self._connect())
         if self._embedded is not None and self._server is None:
             self._server = await asyncio.to_thread(embedded.start, self._embedded)
             self._use(self._connect(self._server.dsn))
         return self
 
+    def _move_in(self) -> None:
+        """Serve the running event loop; WrongEventLoop while another one runs."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not None and self._loop is not loop and self._loop.is_running():
+            raise WrongEventLoop(
+                "this Holdfast is in use by another event loop, which still runs; make one for "
+                "each event loop, or enqueue with enqueue_sync() from other threads"
+            )
+        if self._left or self._loop not in (None, loop):
+            # An event belongs to the loop it was waited for in. One that was set ended its run.
+            stopping = self.shutdown.is_set() and not self._left
+            self.shutdown = asyncio.Event()
+            if stopping:
+                self.shutdown.set()
+            self.queue_manager.renew(self.shutdown)
+            self.scheduler_manager.renew(self.shutdown)
+        self._loop = loop
+
     async def __aexit__(self, *_: object) -> None:
+        self._left = True
+        self._loop = None
+        await self._client.close()
         if self._owned:
             await self.store.close()
         if self._server is not None:
@@ -196,7 +253,7 @@ class Holdfast:
         on_failure: OnFailure = "delete",
         executor_factory: ExecutorFactory | None = None,
         timeout: timedelta | None = None,
-        max_attempts: int | None = 25,
+        max_attempts: int | None = MAX_ATTEMPTS,
         max_recoveries: int = 3,
         executor: Kind = "async",
         breaker: str | BreakerPolicy | None = None,
@@ -227,6 +284,40 @@ class Holdfast:
             return func
 
         return register
+
+    def _add_task(self, task: Task[..., Any]) -> None:
+        self._registry.add_all(task.entrypoints())
+        for name in task.names:
+            self._tasks[name] = task
+        task.bind(self._client)
+
+    def include(self, *groups: TaskGroup) -> None:
+        """Register the tasks of groups, and enqueue their jobs here from now on."""
+        for group in groups:
+            for task in group.tasks:
+                self._add_task(task)
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any]]:
+        """The tasks that were registered, by name and alias."""
+        return dict(self._tasks)
+
+    def handle(self, job_id: int, task: Task[..., R]) -> JobHandle[R]:
+        """The handle of a job whose id was kept, such as in the caller's own table."""
+        [checked] = check_ids([JobId(job_id)])
+        return JobHandle(checked, task, self._client)
+
+    async def wait_for(
+        self, handles: Iterable[JobHandle[Any]], timeout: float | timedelta | None = None
+    ) -> list[Status | None]:
+        """Wait until all of these jobs have ended or are held; their statuses, in that order."""
+        return await wait_for(handles, timeout)
+
+    def as_completed(
+        self, handles: Iterable[JobHandle[R]], timeout: float | timedelta | None = None
+    ) -> AsyncIterator[JobHandle[R]]:
+        """The handles, each as soon as its job has ended or is held."""
+        return as_completed(handles, timeout)
 
     def schedule(
         self,
@@ -312,33 +403,63 @@ class Holdfast:
         self.observers.subscribe(telemetry)
         self.queries.carry = telemetry.carry
 
-    async def install(self, only: Only | None = None) -> list[str]:
+    async def install(
+        self,
+        only: Only | None = None,
+        *,
+        notify_inserts: bool | None = None,
+        functions: bool | None = None,
+    ) -> list[str]:
         """Create the tables, or apply what is missing; the migrations applied.
 
         only="breakers" creates the table of the circuit breakers and nothing else, for a database
-        whose queues are tables of its own. A full install may follow.
+        whose queues are tables of its own. A full install may follow. notify_inserts=True adds a
+        trigger that wakes workers when others insert rows, False removes it, None leaves it as is.
+        functions=True adds the functions that enqueue, cancel and ask from SQL, in the same way.
         """
-        if only not in (None, "breakers"):
-            raise InvalidInput(f'only must be "breakers" or None, got {only!r}')
-        return await self.store.install(only)
+        if only is not None and (notify_inserts, functions) != (None, None):
+            raise InvalidInput(
+                "notify_inserts and functions are about the table of the jobs; leave out `only`"
+            )
+        applied = await self.queries.install(only)
+        if notify_inserts is not None:
+            await self.store.notify_inserts(wanted=notify_inserts)
+        if functions is not None:
+            await self.store.functions(wanted=functions)
+        return applied
 
     async def upgrade(self) -> list[str]:
         """Apply what is missing to tables that exist; SchemaMissing when there are none."""
-        try:
-            await self.store.verify()
-        except SchemaMissing:
-            raise
-        except SchemaError:
-            return await self.store.install()
-        return []
+        return await self.queries.upgrade()
+
+    @property
+    def breakers(self) -> Mapping[str, BreakerPolicy]:
+        """The circuit breakers of the entrypoints that were registered, by entrypoint."""
+        return dict(self._registry.breakers)
+
+    async def explain(
+        self, job_id: int | None = None, *, entrypoint: str | None = None
+    ) -> Explanation:
+        """Say why a job is not running, or the next job of an entrypoint.
+
+        The sentence, its code, the next instant at which it may change, and the command that
+        changes it. The breaker of an entrypoint is known where it is registered here.
+        """
+        behind = {name: policy.name for name, policy in self.breakers.items()}
+        if (job_id is None) is (entrypoint is None):
+            raise InvalidInput(f"pass a job id or an entrypoint; got {job_id!r}, {entrypoint!r}")
+        if entrypoint is not None:
+            return await explain_entrypoint(self.store, entrypoint, behind)
+        [checked] = check_ids([JobId(job_id or 0)])
+        return await explain_job(self.store, checked, behind)
 
     async def verify(self) -> None:
         """Raise SchemaError unless this version can work with the tables."""
-        await self.store.verify()
+        await self.queries.verify()
 
     async def uninstall(self) -> None:
         """Remove the tables, with every job in them."""
-        await self.store.uninstall()
+        await self.queries.uninstall()
 
     async def run(
         self,
@@ -348,6 +469,10 @@ class Holdfast:
         heartbeat_timeout: timedelta | None = None,
         drain_timeout: timedelta | None = None,
         concurrency: int | None = None,
+        max_concurrent_tasks: int | None = None,
+        max_loop_block: timedelta | None = None,
+        connections: int | None = None,
+        listen_dsn: str | None = None,
         mode: Mode | QueueExecutionMode = "continuous",
         signals: bool = True,
     ) -> None:
@@ -355,37 +480,94 @@ class Holdfast:
 
         SIGTERM and SIGINT begin the graceful stop, a second one ends it at once; signals=False
         leaves both to the program around it. mode="drain" returns when nothing is claimable.
+        `max_concurrent_tasks` is PgQueuer's name for `concurrency`; 0 means the default.
+
+        `heartbeat_timeout` is the length of the leases that this worker takes: when it dies, others
+        run its jobs after that time. The value of the worker that died counts, not that of the
+        survivor, so give all workers the same.
+
+        A busy worker opens at most `connections`, by default 4, and an idle one at most 2.
+        `listen_dsn` replaces that of `connect`.
         """
         given = {
             "dequeue_timeout": dequeue_timeout,
             "batch_size": batch_size,
             "heartbeat_timeout": heartbeat_timeout,
             "drain_timeout": drain_timeout,
-            "concurrency": concurrency,
+            "concurrency": _one_of(concurrency, max_concurrent_tasks or None),
+            "max_loop_block": max_loop_block,
         }
         settings = WorkerSettings(**{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
         try:
             chosen = QueueExecutionMode(mode)
         except ValueError:
             raise InvalidInput(f'mode must be "continuous" or "drain", got {mode!r}') from None
+        self._move_in()
+        self.plan_connections(connections, listen_dsn)
+        if not await self.wait_for_connection():
+            return
         manager = self.queue_manager
         manager.use(self.work_store(), self._traced_registry())
         once = chosen is QueueExecutionMode.drain
-        with heeding(self.shutdown, manager.hurry) if signals else nullcontext():
+        with stop_on_signals(self.shutdown, manager.hurry) if signals else nullcontext():
             async with self.scheduler_manager.running(once=once), self._gauges():
                 await manager.run(settings, chosen)
+
+    def plan_connections(self, connections: int | None, listen_dsn: str | None) -> None:
+        """Set what run() takes under these names; None changes nothing."""
+        driver = getattr(self.store, "driver", None)
+        if isinstance(driver, Reconnecting):
+            if listen_dsn is not None:
+                driver.plan.listen_on(listen_dsn)
+            if connections is not None:
+                driver.plan.limit(connections)
+        elif connections is not None or listen_dsn is not None:
+            raise InvalidInput(
+                "connections and listen_dsn are for Holdfast.connect(dsn), which opens its own "
+                "connections; leave them out"
+            )
+
+    async def wait_for_connection(self) -> bool:
+        """Wait while the server has no free connection. False when `shutdown` was set meanwhile."""
+        pause, log = _FIRST_ADMISSION_PAUSE_SECONDS, RepeatedLog(logger)
+        while True:
+            try:
+                await self.store.jobs.now()
+            except ConnectionFailed as error:
+                if not error.full:
+                    raise
+                log.warning("the worker waits for a free connection: %s", error)
+            else:
+                return True
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause * random.uniform(0.5, 1.0)):  # noqa: S311
+                    await self.shutdown.wait()
+                return False
+            pause = min(2 * pause, _LONGEST_ADMISSION_PAUSE_SECONDS)
 
     def _gauges(self) -> AbstractAsyncContextManager[None]:
         if self._telemetry is None:
             return nullcontext()
         return gauging(self.work_store(), self._telemetry)
 
+    def serve(self, *, only: Collection[str] = (), without: Collection[str] = ()) -> None:
+        """Serve some entrypoints only, from the next run() on: those of `only`, or all, less those
+        of `without`."""
+        self._registry.narrowed(only, without)
+        self._only, self._without = tuple(only), tuple(without)
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The names of the entrypoints that run() serves."""
+        return tuple(sorted(self._registry.narrowed(self._only, self._without).names))
+
     def _traced_registry(self) -> Registry:
         telemetry = self._telemetry
+        served = self._registry.narrowed(self._only, self._without)
         if telemetry is None:
-            return self._registry
+            return served
         worker = self.queue_manager.id
-        return self._registry.wrapped(lambda executor: telemetry.traced(executor, worker))
+        return served.wrapped(lambda executor: telemetry.traced(executor, worker))
 
     def work_store(self) -> Store:
         """What run() serves: our own table, the users', or both."""
@@ -394,11 +576,17 @@ class Holdfast:
         clock = self._clock or SystemClock()
         makers = {name: leases_on(queue, clock, self._told) for name, queue in self._tables.items()}
         with_own = len(self._registry) > len(self._tables)
-        return SeveralStores(self.store, makers, with_own=with_own)
+        return CompositeStore(self.store, makers, with_own=with_own)
 
 
-def sync_queries(
-    driver: Any, *, prefix: str = "holdfast", schema: str | None = None
-) -> SyncQueries:
-    """Queries for code without an event loop, on a SyncPsycopgDriver."""
-    return SyncQueries(Queries(PostgresStore(driver, Names(prefix, schema))))
+def _one_of(concurrency: int | None, max_concurrent_tasks: int | None) -> int | None:
+    if None not in (concurrency, max_concurrent_tasks) and concurrency != max_concurrent_tasks:
+        raise InvalidInput(
+            f"concurrency={concurrency!r} and max_concurrent_tasks={max_concurrent_tasks!r} are "
+            f"two names for one setting; leave one of them out"
+        )
+    return max_concurrent_tasks if concurrency is None else concurrency
+
+
+sync_queries = SyncQueries
+"""Queries for code without an event loop: `sync_queries(SyncPsycopgDriver(connection))`."""

@@ -140,7 +140,7 @@ class Admission:
     allowance: int | None
     """How many jobs; None: any number, the breaker is closed."""
     expires: datetime | None = None
-    """When the permits just granted expire: what give_back() knows them by."""
+    """When the permits just granted expire: what return_permits() knows them by."""
     wait: timedelta | None = None
     """How long until the answer changes by itself; None: it does not."""
 
@@ -186,7 +186,7 @@ def _probe(
     return probing, Admission(breaker.generation, granted, expires)
 
 
-def give_back(
+def return_permits(
     breaker: Breaker, generation: int, expires: datetime, count: int, now: datetime
 ) -> Breaker:
     """Return permits that said nothing about the dependency, such as those that found no work.

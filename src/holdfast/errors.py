@@ -2,10 +2,26 @@
 
 HoldfastError
 ├── InvalidInput (ValueError)      an argument that can never work
-│   └── ScheduleError              a cron expression or time zone
+│   ├── ScheduleError              a cron expression or time zone
+│   │   └── ScheduleNotFound       no schedule has that name
+│   ├── InvalidTask                a task that cannot be registered as it is
+│   ├── InvalidArguments           they do not fit the task that is enqueued
+│   └── CarrierError               what .on() was given cannot be joined
+│       └── NoTransaction          it is in no transaction
+├── InvalidPayload                 a stored payload that does not fit its task
+├── ResultError                    there is no result to be had
+│   ├── JobFailed
+│   ├── JobHeld
+│   ├── JobCanceled
+│   ├── JobDeleted
+│   └── ResultMissing              not stored, too large, expired, or the job is unknown
+├── WrongEventLoop                 a queue that is in use by another event loop
 ├── DuplicateJobError              the dedupe key belongs to an active job
+├── LeaseLost                      a handler's transaction was rolled back: the job is not its own
 ├── JobNotFound                    no job and no log row with that id
 ├── BreakerNotFound                no worker has named that circuit breaker
+├── NotPaused                      what was to be resumed is not paused
+├── WorkerAlive                    its jobs are not released: it still reports
 ├── SchemaError                    the database is not what this version needs
 │   ├── SchemaMissing
 │   ├── SchemaTooOld
@@ -18,8 +34,7 @@ HoldfastError
 │   └── ConnectionLost             it broke under us: the outcome is unknown
 │       ├── DeadlineExceeded       no answer in time, the socket was dropped
 │       └── OutcomeUnknown         an enqueue that may or may not have happened
-├── LeaseLost                      the claim belongs to somebody else by now
-├── JobTimeout                     a handler ran longer than its timeout
+├── JobTimeout (TimeoutError)      a handler ran longer than its timeout
 ├── HandlerExit                    a handler tried to end the process
 └── RetryException
     └── RetryRequested             raised by a handler to be run again later
@@ -27,7 +42,24 @@ HoldfastError
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class TracebackRecord:
+    """What went wrong, as stored in the log's `traceback` column."""
+
+    exception_type: str
+    exception_message: str
+    traceback: str
+    additional_context: Mapping[str, Any] | None = None
+    job_id: int | None = None
+    timestamp: datetime | None = None
 
 
 class HoldfastError(Exception):
@@ -42,6 +74,71 @@ class ScheduleError(InvalidInput):
     """A cron expression, time zone or policy that cannot be honoured."""
 
 
+class ScheduleNotFound(ScheduleError):
+    """There is no schedule of that name."""
+
+
+class InvalidTask(InvalidInput):
+    """A task that cannot be registered: its name, its signature or one of its options."""
+
+
+class InvalidArguments(InvalidInput):
+    """Arguments that do not fit the task they were to be enqueued for; nothing was enqueued."""
+
+
+class InvalidPayload(HoldfastError):
+    """A stored payload that does not fit its task's signature; the job is held, not tried again."""
+
+
+class WrongEventLoop(HoldfastError):
+    """The queue is in use by an event loop that still runs, and this is another one."""
+
+
+class ResultError(HoldfastError):
+    """The job has no result to be had."""
+
+    def __init__(self, job_id: int, message: str, record: TracebackRecord | None = None) -> None:
+        self.job_id = job_id
+        self.record = record
+        """What went wrong, with its traceback; None where nothing was recorded."""
+        super().__init__(message)
+
+
+class JobFailed(ResultError):
+    """The handler raised, and the job has left the queue."""
+
+
+class JobHeld(ResultError):
+    """The handler raised, and the job is held for a person. Requeue it and wait again."""
+
+
+class JobCanceled(ResultError):
+    """The job was canceled."""
+
+
+class JobDeleted(ResultError):
+    """The job was deleted by a person before it ran."""
+
+
+class ResultMissing(ResultError):
+    """The task stores no results, this one was too large or has expired, or the id is unknown."""
+
+
+class CarrierError(InvalidInput):
+    """What `.on()` was given cannot be joined; nothing was sent."""
+
+
+class NoTransaction(CarrierError):
+    """The connection is in no transaction, so nothing would tie the job to the caller's data."""
+
+    def __init__(self, what: str, begin_with: str) -> None:
+        super().__init__(
+            f"{what} is in no transaction, so what is done on it would not be rolled back with "
+            f"your data; begin one ({begin_with}), or pass .on(…, autocommit=True) to commit each "
+            "call by itself"
+        )
+
+
 class DuplicateJobError(HoldfastError):
     """A queued or picked job already holds this dedupe key."""
 
@@ -50,6 +147,17 @@ class DuplicateJobError(HoldfastError):
         super().__init__(
             f"dedupe_key {dedupe_key!r} belongs to a job that is still queued or running; "
             f'wait for it to end, or pass on_conflict="skip"'
+        )
+
+
+class LeaseLost(HoldfastError):
+    """The lease is over, so what the handler wrote in ctx.transaction() was rolled back."""
+
+    def __init__(self, job_id: int) -> None:
+        self.job_id = job_id
+        super().__init__(
+            f"the lease on job {job_id} is over, so what its handler wrote was rolled back; let "
+            "the exception pass: whoever has the job now will run it"
         )
 
 
@@ -68,6 +176,26 @@ class BreakerNotFound(HoldfastError):
         self.name = name
         super().__init__(
             f"there is no circuit breaker {name!r}; `holdfast breaker list` names those there are"
+        )
+
+
+class NotPaused(HoldfastError):
+    """The entrypoint or table queue is not paused by this name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        what = repr(name) if name else "everything"
+        super().__init__(f"{what} is not paused; `holdfast pauses` lists what is")
+
+
+class WorkerAlive(HoldfastError):
+    """The worker has reported within its heartbeat_timeout, so its jobs are not released."""
+
+    def __init__(self, worker: str, silence: timedelta, patience: timedelta) -> None:
+        self.worker = worker
+        super().__init__(
+            f"worker {worker!r} reported {silence.total_seconds():.1f} s ago, and counts as dead "
+            f"after {patience.total_seconds():g} s; stop it first, or pass force=True (--force)"
         )
 
 
@@ -97,6 +225,11 @@ class DatabaseError(HoldfastError):
     def __init__(self, message: str, *, sqlstate: str | None = None) -> None:
         self.sqlstate = sqlstate
         super().__init__(message)
+
+    @property
+    def full(self) -> bool:
+        """Whether the server has no free connection for this role."""
+        return self.sqlstate == "53300"
 
     @property
     def locked(self) -> bool:
@@ -143,18 +276,14 @@ class ConnectionLost(DatabaseError):
 
 
 class DeadlineExceeded(ConnectionLost):
-    """The server did not answer in time and the socket was dropped."""
+    """The server did not answer in time, and the statement was cancelled."""
 
 
 class OutcomeUnknown(ConnectionLost):
     """The connection was lost while enqueuing: the jobs may or may not be there."""
 
 
-class LeaseLost(HoldfastError):
-    """The lease ended while the handler ran; whatever it did is not recorded."""
-
-
-class JobTimeout(HoldfastError):
+class JobTimeout(HoldfastError, TimeoutError):
     """A handler ran longer than its entrypoint's timeout."""
 
 

@@ -6,6 +6,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from holdfast.repeated import RepeatedLog
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -46,18 +48,37 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
+    """Jobs of dead workers are queued again."""
+
     worker: str
     ids: Sequence[JobId]
+    queues: Mapping[str, int]
+    """The number of jobs by entrypoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retired:
+    """Jobs are held because a cap was reached. Their runs are in no `Settled`."""
+
     worker: str
     ids: Sequence[JobId]
     reason: str
+    queues: Mapping[str, int]
+    """The number of jobs by entrypoint."""
+    runs: Sequence[Run] = ()
+    """The runs that reached the cap, if this worker ran them."""
 
 
-Event = Claimed | Settled | Lost | Recovered | Retired
+@dataclass(frozen=True, slots=True)
+class StepFailed:
+    """A step of the worker raised an unexpected error. It is restarted, and its jobs are kept."""
+
+    worker: str
+    step: str
+    error: BaseException
+
+
+Event = Claimed | Settled | Lost | Recovered | Retired | StepFailed
 
 
 class Observer(Protocol):
@@ -94,6 +115,7 @@ class Observers:
 
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
         self._observers = list(observers)
+        self._log = RepeatedLog(logger)
 
     def __bool__(self) -> bool:
         return bool(self._observers)
@@ -106,4 +128,6 @@ class Observers:
             try:
                 observer.notify(event)
             except Exception:
-                logger.exception("observer %r failed on %s", observer, type(event).__name__)
+                # One that fails on every event must not fill the log with its traceback.
+                name = type(event).__name__
+                self._log.error("observer %r failed on %s", observer, name, exc_info=True)

@@ -1,7 +1,8 @@
 """A job's life as data: states, verbs, guards and effects. Both stores interpret this table.
 
-A verb may have several rows: each is one transition with its own guards. `memory_state.py` gives
-every guard and effect a meaning on values, `render.py` one in SQL; nothing else knows the rules.
+A verb may have several rows: each is one transition with its own guards. `stores/memory/state.py`
+gives every guard and effect a meaning on values, `render.py` one in SQL. No other file knows a
+rule.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Verb(StrEnum):
     DELETE = "delete"
     REQUEUE = "requeue"
     EDIT = "edit"
+    MOVE = "move"
 
 
 class Guard(Enum):
@@ -61,8 +63,12 @@ class Guard(Enum):
     RETRY_LEFT = "attempts + 1 under the cap"
     RETRY_SPENT = "attempts + 1 at the cap"
     STALE = "heartbeat older than the lease"
-    RECOVERY_LEFT = "recoveries + 1 under the cap"
-    RECOVERY_SPENT = "recoveries + 1 at the cap"
+    NEVER_RECOVERED = "recoveries 0"
+    RECOVERED = "recoveries over 0"
+    RECOVERY_LEFT = "recoveries + 1 under the cap, which is at least 2"
+    RECOVERY_SPENT = "recoveries + 1 at the cap, which is at least 2"
+    COUNTED = "heartbeat after the last outage of the database"
+    EXCUSED = "heartbeat before the end of the last outage"
     KEY_FREE = "dedupe key free"
 
 
@@ -79,12 +85,16 @@ class Effect(Enum):
     DUE_NOW = "execute_after = now"
     NOTE_ERROR = "last_error, last_error_at"
     NOTE_STALE = "last_error 'stale claim recovered' if none, last_error_at"
-    PARK = "held_at now"
-    UNPARK = "held_at cleared"
+    MARK_HELD = "held_at now"
+    CLEAR_HELD = "held_at cleared"
     REPLACE_PAYLOAD = "payload replaced"
+    RENAME = "entrypoint replaced where a new one is given"
 
 
 STALE_ERROR = "stale claim recovered"
+
+LEAST_RECOVERIES_CAP = 2
+"""A lower cap counts as this one: the first death may have been the work of a neighbour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +125,45 @@ class Transition:
 _Q, _P, _F = Status.QUEUED, Status.PICKED, Status.FAILED
 _G, _E = Guard, Effect
 
+SPOKEN: dict[Status, str] = {
+    Status.QUEUED: "queued",
+    Status.PICKED: "running",
+    Status.SUCCESSFUL: "successful",
+    Status.EXCEPTION: "failed",
+    Status.FAILED: "held",
+    Status.CANCELED: "canceled",
+    Status.DELETED: "deleted",
+}
+"""What people read for a state. SQL and the API keep the state's own word."""
+
 LIFECYCLE: tuple[Transition, ...] = (
     Transition(Verb.ENQUEUE, (), _Q, (_G.KEY_FREE,), (_E.RESET_COUNTERS,), logged=False),
-    Transition(Verb.CLAIM, (_Q,), _P, (_G.DUE, _G.ATTEMPTS_LEFT), (_E.TAKE_LEASE,), logged=False),
+    Transition(
+        Verb.CLAIM,
+        (_Q,),
+        _P,
+        (_G.DUE, _G.ATTEMPTS_LEFT, _G.NEVER_RECOVERED),
+        (_E.TAKE_LEASE,),
+        logged=False,
+    ),
+    Transition(
+        Verb.CLAIM,
+        (_Q,),
+        _P,
+        (_G.DUE, _G.ATTEMPTS_LEFT, _G.RECOVERED, _G.RECOVERY_LEFT),
+        (_E.TAKE_LEASE,),
+        logged=False,
+        variant="recovered",
+    ),
+    Transition(
+        Verb.CLAIM,
+        (_Q,),
+        _P,
+        (_G.DUE, _G.ATTEMPTS_LEFT, _G.RECOVERED, _G.RECOVERY_SPENT),
+        (_E.TAKE_LEASE,),
+        logged=False,
+        variant="suspect",
+    ),
     Transition(Verb.RENEW, (_P,), _P, (_G.OWNED,), (_E.RENEW_LEASE,), logged=False),
     Transition(Verb.COMPLETE, (_P,), Status.SUCCESSFUL, (_G.OWNED,)),
     Transition(
@@ -128,22 +174,31 @@ LIFECYCLE: tuple[Transition, ...] = (
         (_E.COUNT_ATTEMPT, _E.DELAY, _E.NOTE_ERROR, _E.FREE_LEASE),
     ),
     Transition(Verb.FAIL, (_P,), Status.EXCEPTION, (_G.OWNED,)),
-    Transition(Verb.HOLD, (_P,), _F, (_G.OWNED,), (_E.NOTE_ERROR, _E.FREE_LEASE, _E.PARK)),
+    Transition(Verb.HOLD, (_P,), _F, (_G.OWNED,), (_E.NOTE_ERROR, _E.FREE_LEASE, _E.MARK_HELD)),
     Transition(Verb.RELEASE, (_P,), _Q, (_G.OWNED,), (_E.FREE_LEASE,)),
     Transition(
         Verb.RECOVER,
         (_P,),
         _Q,
-        (_G.STALE, _G.RECOVERY_LEFT),
+        (_G.STALE, _G.COUNTED, _G.RECOVERY_LEFT),
         (_E.COUNT_RECOVERY, _E.NOTE_STALE, _E.FREE_LEASE),
         reason="lease_expired",
+    ),
+    Transition(
+        Verb.RECOVER,
+        (_P,),
+        _Q,
+        (_G.STALE, _G.EXCUSED),
+        (_E.FREE_LEASE,),
+        variant="outage",
+        reason="outage",
     ),
     Transition(
         Verb.RETIRE,
         (_P,),
         _F,
-        (_G.STALE, _G.RECOVERY_SPENT),
-        (_E.COUNT_RECOVERY, _E.NOTE_STALE, _E.FREE_LEASE, _E.PARK),
+        (_G.STALE, _G.COUNTED, _G.RECOVERY_SPENT),
+        (_E.COUNT_RECOVERY, _E.NOTE_STALE, _E.FREE_LEASE, _E.MARK_HELD),
         variant="stale",
         reason="crash_loop",
     ),
@@ -152,7 +207,7 @@ LIFECYCLE: tuple[Transition, ...] = (
         (_P,),
         _F,
         (_G.OWNED, _G.RETRY_SPENT),
-        (_E.COUNT_ATTEMPT, _E.NOTE_ERROR, _E.FREE_LEASE, _E.PARK),
+        (_E.COUNT_ATTEMPT, _E.NOTE_ERROR, _E.FREE_LEASE, _E.MARK_HELD),
         variant="last_retry",
         reason="max_attempts",
     ),
@@ -161,7 +216,7 @@ LIFECYCLE: tuple[Transition, ...] = (
         (_Q,),
         _F,
         (_G.DUE, _G.ATTEMPTS_SPENT),
-        (_E.PARK,),
+        (_E.MARK_HELD,),
         variant="unclaimable",
         reason="max_attempts",
     ),
@@ -172,17 +227,36 @@ LIFECYCLE: tuple[Transition, ...] = (
         (_F,),
         _Q,
         (_G.KEY_FREE,),
-        (_E.RESET_COUNTERS, _E.DUE_NOW, _E.UNPARK),
+        (_E.RESET_COUNTERS, _E.DUE_NOW, _E.CLEAR_HELD),
     ),
     Transition(Verb.EDIT, (_F,), _F, (), (_E.REPLACE_PAYLOAD,), reason="payload edited"),
+    Transition(Verb.MOVE, (_Q,), _Q, (), (_E.RENAME,), variant="waiting"),
+    Transition(Verb.MOVE, (_P,), _Q, (_G.STALE,), (_E.RENAME, _E.FREE_LEASE), variant="leased"),
+    Transition(
+        Verb.MOVE,
+        (_F,),
+        _Q,
+        (_G.KEY_FREE,),
+        (_E.RENAME, _E.RESET_COUNTERS, _E.DUE_NOW, _E.CLEAR_HELD),
+        variant="held",
+    ),
 )
 
 TRANSITIONS: dict[str, Transition] = {row.name: row for row in LIFECYCLE}
 """By name: the verb, or `verb:variant` where a verb has several rows."""
 
+CLAIM_RECOVERED = TRANSITIONS["claim:recovered"]
+CLAIM_SUSPECT = TRANSITIONS["claim:suspect"]
+RECOVER_OUTAGE = TRANSITIONS["recover:outage"]
 RETIRE_STALE = TRANSITIONS["retire:stale"]
 RETIRE_LAST_RETRY = TRANSITIONS["retire:last_retry"]
 RETIRE_UNCLAIMABLE = TRANSITIONS["retire:unclaimable"]
+
+MOVE_WAITING = TRANSITIONS["move:waiting"]
+MOVE_LEASED = TRANSITIONS["move:leased"]
+MOVE_HELD = TRANSITIONS["move:held"]
+"""What an operator does to a job in each live state. The job is queued again, under the same name
+or another. A lease that is not stale ends only where the operator says so."""
 
 
 def mermaid() -> str:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NewType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NewType, Protocol, Self
+
+from holdfast.errors import InvalidInput
+from holdfast.errors import TracebackRecord as TracebackRecord
+from holdfast.fingerprint import fingerprint
+from holdfast.histogram import percentile
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
     from uuid import UUID
 
+    from holdfast.histogram import Histogram
     from holdfast.lifecycle import Status
 
 JobId = NewType("JobId", int)
 Headers = Mapping[str, Any]
 OnConflict = Literal["raise", "skip"]
+"""What a store does about a taken dedupe key."""
+EnqueueConflict = Literal["raise", "skip", "update_priority"]
+"""What a caller may ask for; raising a priority takes a statement of its own."""
 OnFailure = Literal["delete", "hold"]
 
 
@@ -73,14 +83,14 @@ to wake."""
 
 
 @dataclass(slots=True, eq=False)
-class Room:
+class Capacity:
     """How many more jobs a worker can take: each statement of a claim counts down what it took."""
 
     left: int
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class ClaimRule:
     """An entrypoint a worker can run, and the rules it claims under."""
 
     entrypoint: str
@@ -88,7 +98,7 @@ class Want:
     max_attempts: int | None = 25
     max_recoveries: int = 3
     concurrency_limit: int = 0
-    room: Room | None = None
+    room: Capacity | None = None
     """For jobs of this entrypoint; None: for as many as there are."""
 
     def fit(self, count: int) -> int:
@@ -101,7 +111,7 @@ class Want:
             self.room.left -= count
 
 
-class Held(NamedTuple):
+class LeaseKey(NamedTuple):
     """The identity of a lease: what every later write about the claim must name."""
 
     id: JobId
@@ -111,20 +121,34 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TracebackRecord:
-    """What went wrong, as stored in the log's `traceback` column."""
+class StoredResult:
+    """What a task returned, as it is kept beside the log."""
 
-    exception_type: str
-    exception_message: str
-    traceback: str
-    additional_context: Mapping[str, Any] | None = None
-    job_id: int | None = None
-    timestamp: datetime | None = None
+    value: str | None
+    """JSON; None where it could not be stored."""
+    keep: timedelta = timedelta(0)
+    """For how long it is to be kept."""
+    error: str | None = None
+    """Why there is no value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job is, as its handler last said."""
+
+    fraction: float
+    """From 0 to 1."""
+    message: str | None = None
+    updated: datetime | None = None
+    """Set by the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
     """The handler returned."""
+
+    result: StoredResult | None = None
+    """Only of a task that stores its results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +170,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
+class Held:
     """The handler raised; the job is held for a person."""
 
     error: str
@@ -168,19 +192,41 @@ class Abandoned:
     reason: str
 
 
-Outcome = Succeeded | Retried | Failed | Parked | Released | Abandoned
+Outcome = Succeeded | Retried | Failed | Held | Released | Abandoned
 
 
 class Change(NamedTuple):
     """One row's part of a set-based transition made by the holder of a lease."""
 
-    held: Held
+    key: LeaseKey
     delay: timedelta | None = None
     error: str | None = None
     reason: str | None = None
     traceback: TracebackRecord | None = None
     max_attempts: int | None = None
     """The entrypoint's cap, for a row that has none of its own. None: no cap."""
+    result: StoredResult | None = None
+    """Written in the statement that ends the lease. The changes of one call all have one, or none
+    has."""
+
+    @property
+    def fingerprint(self) -> str | None:
+        return error_fingerprint(self.error, self.traceback)
+
+
+def error_fingerprint(error: str | None, traceback: TracebackRecord | None) -> str | None:
+    """Return the mark of an error as it goes to the log; None where there is none."""
+    if traceback is None:
+        return None if error is None else fingerprint(error)
+    message = f"{traceback.exception_type}: {traceback.exception_message}"
+    return fingerprint(message, traceback.traceback)
+
+
+class ProgressNote(NamedTuple):
+    """What the holder of a lease says of its job's progress."""
+
+    key: LeaseKey
+    progress: Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +235,25 @@ class Recovery:
 
     recovered: tuple[JobId, ...] = ()
     retired: tuple[JobId, ...] = ()
+    excused: tuple[JobId, ...] = ()
+    """Those of `recovered` that followed an outage of the database, so no recovery was counted."""
+    recovered_by_queue: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """The number of recovered jobs by entrypoint."""
+    retired_by_queue: Mapping[str, int] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredWaiting:
+    """Jobs that a worker died with and that wait to be claimed again."""
+
+    recovered: timedelta | None = None
+    """Time until the first of those that run beside others is due. None means there are none."""
+    suspects: timedelta | None = None
+    """The same for suspects: jobs that one more death would retire."""
+    suspects_leased: int = 0
+    """Suspects that some worker runs now."""
+    workers: int = 0
+    """Workers that are alive. 0 means unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +278,16 @@ class Requeued(enum.StrEnum):
     NOT_FOUND = "not_found"
 
 
+class Moved(enum.StrEnum):
+    """What became of one id of a move."""
+
+    MOVED = "moved"
+    LEASED = "leased"
+    """A worker has a lease on it that is not stale."""
+    KEY_TAKEN = "key_taken"
+    NOT_FOUND = "not_found"
+
+
 class LogEntry(NamedTuple):
     """A row of the log: the end of a lease, or what an operator did."""
 
@@ -229,6 +304,15 @@ class LogEntry(NamedTuple):
     reason: str | None
     traceback: dict[str, Any] | None
     created: datetime
+    enqueued_at: datetime | None = None
+    due_at: datetime | None = None
+    """When the job could be claimed; `claimed_at - due_at` is how long it waited. None, like the
+    fields beside it, in rows that a previous version wrote."""
+    lease: timedelta | None = None
+    """How long a worker's silence was allowed to last. None where no lease ended."""
+    fingerprint: str | None = None
+    """The same for errors of one kind: of the exception, its message without the values in it, and
+    the function that raised. None where no error was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +346,27 @@ class Statistic:
     count: int
     busy: timedelta
     """Time between claim and outcome, summed."""
+    waited: Histogram = ()
+    """Waiting times: from when a job was due until its claim."""
+    ran: Histogram = ()
+    """Running times: from claim to outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long the jobs of an entrypoint waited and ran, of all leases that ended in a while."""
+
+    entrypoint: str
+    waited: Histogram
+    ran: Histogram
+
+    def waiting(self, fraction: float) -> timedelta | None:
+        """Return the waiting time that this fraction stayed below; None without any lease."""
+        return percentile(self.waited, fraction)
+
+    def running(self, fraction: float) -> timedelta | None:
+        """Return the running time that this fraction stayed below; None without any lease."""
+        return percentile(self.ran, fraction)
 
 
 class WorkerInfo(NamedTuple):
@@ -277,6 +382,35 @@ class WorkerInfo(NamedTuple):
     state: str
     started_at: datetime
     heartbeat: datetime
+    heartbeat_timeout: timedelta | None = None
+    """Its setting: other workers take its jobs when it has been silent for this long. None for a
+    worker of a version that does not report it."""
+
+
+class Pause(NamedTuple):
+    """Jobs of this name are not claimed. An empty name means those of every name."""
+
+    name: str
+    until: datetime | None
+    """None means until a person resumes it."""
+    actor: str | None
+    reason: str
+    created: datetime
+
+    def covers(self, entrypoint: str) -> bool:
+        return self.name in ("", entrypoint)
+
+
+class Act(NamedTuple):
+    """What a person did that concerns no single job."""
+
+    id: int
+    created: datetime
+    act: str
+    subject: str
+    """An entrypoint or a table queue; empty for everything."""
+    actor: str | None
+    reason: str | None
 
 
 class Schedule(NamedTuple):
@@ -312,11 +446,17 @@ def tick_job(name: str, slot: datetime) -> NewJob:
 
 
 class Cancellation:
-    """Tells a running handler that it should stop. Safe to read from any thread."""
+    """Tells a running handler that it should stop. Safe to read from any thread.
 
-    __slots__ = ("reason", "runs_on")
+    `with context.cancellation:` is a scope: when the job is stopped, its body ends at the next
+    await, and the handler goes on behind it, to tidy up. What it returns then is no success.
+    """
+
+    __slots__ = ("cancelled_caught", "reason", "runs_on")
 
     def __init__(self) -> None:
+        self.cancelled_caught = False
+        """The body of a scope was ended before its time."""
         self.reason: str | None = None
         self.runs_on: Future[Any] | None = None
         """Of a handler that could not be stopped: done when its thread has ended."""
@@ -328,14 +468,103 @@ class Cancellation:
     def cancel(self, reason: str) -> None:
         self.reason = self.reason or reason
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        if not self.cancel_called or kind is None or not issubclass(kind, asyncio.CancelledError):
+            return False
+        task = asyncio.current_task()
+        while task is not None and task.cancelling():
+            task.uncancel()
+        self.cancelled_caught = True
+        return True
+
+
+class HandlerTransaction(Protocol):
+    """A handler's own transaction, as `async with`, or in a thread as `with`."""
+
+    async def __aenter__(self) -> Any: ...
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None: ...
+    def __enter__(self) -> Any: ...
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None: ...
+    async def commit(self, result: StoredResult | None) -> None: ...
+    def commit_sync(self, result: StoredResult | None) -> None: ...
+    async def discard(self) -> None: ...
+
+
+class Transactions(Protocol):
+    """Begins a handler's transaction."""
+
+    def begin(
+        self, context: Context, target: object, keep_on_retry: bool
+    ) -> HandlerTransaction: ...
+
+
+class _Done:
+    """Something to await that is done."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return
+        yield
+
+
+_DONE = _Done()
+
 
 @dataclass(slots=True)
 class Context:
     """What a handler with `accepts_context=True` gets besides its job."""
 
     job: Job
-    resources: Mapping[Any, Any]
+    resources: MutableMapping[Any, Any]
     cancellation: Cancellation = field(default_factory=Cancellation)
+    report: Callable[[float, str | None], None] | None = field(default=None, repr=False)
+    """Where progress goes; None where nobody reads it."""
+    result: StoredResult | None = field(default=None, init=False, repr=False)
+    """Set by the executor of a task that stores its results."""
+    stores_result: bool = field(default=False, init=False, repr=False)
+    """Set beforehand by that executor: a handler's transaction then waits for the result."""
+    transactions: Transactions | None = field(default=None, init=False, repr=False)
+    """Set by the worker."""
+    uncommitted: HandlerTransaction | None = field(default=None, init=False, repr=False)
+    """A transaction whose block was left, and which is committed with the result."""
+    settled: Outcome | None = field(default=None, init=False, repr=False)
+    """What the handler's transaction has made of the job."""
+
+    def transaction(
+        self, target: object = None, *, keep_on_retry: bool = False
+    ) -> HandlerTransaction:
+        """Write in one transaction with the end of the job: `async with ctx.transaction() as tx:`.
+
+        It gives a connection of asyncpg or psycopg, as the worker uses. With an AsyncEngine or an
+        async_sessionmaker of SQLAlchemy it gives a connection or a session of that; a handler in a
+        thread writes `with ctx.transaction(engine_or_sessionmaker)`.
+
+        Leaving the block commits what was written and completes the job. A task that stores its
+        result commits when it returns. If the lease was lost, everything is rolled back. An
+        exception rolls back, and the job fails or is retried as always; with `keep_on_retry` a
+        RetryRequested commits what was written together with the retry.
+        """
+        if self.transactions is None:
+            raise InvalidInput(
+                "ctx.transaction() works in a handler that a worker runs; in a test run the job "
+                "with holdfast.testing"
+            )
+        return self.transactions.begin(self, target, keep_on_retry)
+
+    def progress(self, fraction: float, message: str | None = None) -> Awaitable[None]:
+        """Say how far the job is, from 0 to 1. The last word is stored a few times a second.
+
+        `await` it in an `async def`; in a plain function the call alone does it.
+        """
+        if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+            raise InvalidInput(f"progress must be a number from 0 to 1, got {fraction!r}")
+        if message is not None and not isinstance(message, str):
+            raise InvalidInput(f"the message of a progress must be a str, got {message!r}")
+        if self.report is not None:
+            self.report(float(fraction), message)
+        return _DONE
 
     @property
     def lease_lost(self) -> bool:

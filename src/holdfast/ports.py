@@ -5,30 +5,40 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime, timedelta
     from uuid import UUID
 
     from holdfast.breaker import Admission, Breaker, BreakerPolicy, BreakerState, Verdicts
+    from holdfast.explanation import Surroundings
     from holdfast.lifecycle import Status, Transition
     from holdfast.models import (
+        Act,
         Change,
+        ClaimRule,
         Context,
-        Held,
         HeldFilter,
         Job,
         JobId,
+        LeaseKey,
         LogEntry,
+        Moved,
         NewJob,
         OnConflict,
+        Pause,
+        Progress,
+        ProgressNote,
         QueueSize,
+        RecoveredWaiting,
         Recovery,
         Requeued,
         Schedule,
         Statistic,
-        Want,
+        StoredResult,
+        Timing,
         WorkerInfo,
     )
+    from holdfast.settings import Retention
 
 Only = Literal["breakers"]
 """A part of the schema that can be installed alone."""
@@ -38,30 +48,63 @@ class Leases(Protocol):
     """The worker's side: claim, keep, settle, sweep. The worker depends on nothing else."""
 
     async def claim(
-        self, wants: Sequence[Want], *, limit: int, worker: str, sweep: bool = False
+        self, rules: Sequence[ClaimRule], *, limit: int, worker: str, sweep: bool = False
     ) -> list[Job]:
         """Lease up to `limit` due jobs of these entrypoints to `worker`, each with a new token.
 
         Of an entrypoint no more than its want has room for; what is taken is counted down there.
+        Jobs that a worker died with are left to `claim_recovered`.
         Jobs come back picked; one that had no attempts left comes back failed: it was retired on
         the way and must not be run. `sweep` asks for a look everywhere, whatever it costs; without
         it a store may look only where it expects work, and `next_due` says when it will do more.
         """
         ...
 
-    async def next_due(self, wants: Sequence[Want]) -> timedelta | None:
+    async def claim_recovered(
+        self, rules: Sequence[ClaimRule], *, limit: int, worker: str, suspects: bool
+    ) -> list[Job]:
+        """Lease up to `limit` due jobs that a worker died with; `claim` never returns those.
+
+        `suspects` selects the jobs that one more death would retire. The caller runs such a job
+        while it holds no other lease, so a suspect whose lease expires ran alone. Without it only
+        the other recovered jobs are claimed. Everything else is as for `claim`.
+        """
+        ...
+
+    @property
+    def suspect_group(self) -> int:
+        """How many suspects the next claim may take together: all that the worker then holds.
+
+        More than one only where the store can tell a suspect that ran alone from one of a group.
+        """
+        ...
+
+    async def recovered_waiting(self, rules: Sequence[ClaimRule]) -> RecoveredWaiting:
+        """Whether `claim_recovered` would find a job, and when; one cheap statement."""
+        ...
+
+    async def next_due(self, rules: Sequence[ClaimRule]) -> timedelta | None:
         """How long until a claim may find something that the last one did not; None: unknown."""
         ...
 
-    async def renew(self, held: Sequence[Held]) -> set[Held]:
+    async def renew(self, held: Sequence[LeaseKey]) -> set[LeaseKey]:
         """Move the heartbeats; the leases returned are still owned, all others are lost."""
         ...
 
-    async def change(self, transition: Transition, changes: Sequence[Change]) -> list[Held]:
+    async def change(self, transition: Transition, changes: Sequence[Change]) -> list[LeaseKey]:
         """Make one transition for each lease that is still owned; return those that moved."""
         ...
 
-    async def locked(self, held: Sequence[Held]) -> set[Held]:
+    def begin(self, queue: str, target: object) -> JobTransaction:
+        """Make a transaction for a handler of this queue: on a connection of its own, or on what
+        `target` makes, such as an engine of SQLAlchemy."""
+        ...
+
+    async def note_progress(self, notes: Sequence[ProgressNote]) -> list[LeaseKey]:
+        """Store how far jobs are whose leases are still owned; return those leases."""
+        ...
+
+    async def locked(self, held: Sequence[LeaseKey]) -> set[LeaseKey]:
         """Those whose rows somebody else has locked: what `renew` and `change` do not wait for.
 
         Both fail with an error that is `locked` instead, and nothing of the call is done.
@@ -72,14 +115,29 @@ class Leases(Protocol):
         """Hand back what claims took whose replies never came."""
         ...
 
-    async def forget(self, tokens: Sequence[UUID]) -> None:
+    async def delete_claims(self, tokens: Sequence[UUID]) -> None:
         """Drop the bookkeeping of claims none of whose jobs is leased any more."""
         ...
 
     async def recover(
-        self, wants: Sequence[Want], *, limit: int = 1000, worker: str | None = None
+        self,
+        rules: Sequence[ClaimRule],
+        *,
+        limit: int = 1000,
+        worker: str | None = None,
+        held: Sequence[LeaseKey] = (),
+        contact: timedelta | None = None,
+        lived: timedelta | None = None,
     ) -> Recovery:
-        """Recover or retire jobs with stale leases, or all those of a worker known to be dead."""
+        """Recover or retire jobs with stale leases, or all those of a worker known to be dead.
+
+        `held` are leases that the caller still holds; they are left alone. `contact` says for how
+        long the caller has reached the database without a gap; None means that it saw no gap.
+        `lived` says for how long the caller has run. A lease whose heartbeat is older than that
+        contact, or than a start of the server which the caller lived through, gets one lease of
+        grace. If it is still stale then, it is recovered without counting a recovery. A caller that
+        began after the server saw no outage, so to it a stale lease is a dead worker's.
+        """
         ...
 
     async def housekeep(self) -> None:
@@ -90,13 +148,25 @@ class Leases(Protocol):
         """Clear away what ended jobs leave behind, where that is worth it."""
         ...
 
-    async def report(self, worker: WorkerInfo) -> None:
-        """Tell the others that this worker lives; its two instants are set by the store."""
+
+class JobTransaction(Protocol):
+    """A transaction of a handler, in which its job ends."""
+
+    @property
+    def synchronous(self) -> bool | None:
+        """Whether its coroutines never suspend. None: they do not, and block nobody."""
         ...
 
-    async def farewell(self, worker: str) -> None:
-        """This worker is gone for good."""
+    async def open(self) -> object:
+        """Begin; return the connection or session that the handler writes through."""
         ...
+
+    async def change(self, transition: Transition, changes: Sequence[Change]) -> list[LeaseKey]:
+        """As `Leases.change`, inside the transaction. An error leaves the transaction usable."""
+        ...
+
+    async def commit(self) -> None: ...
+    async def rollback(self) -> None: ...
 
 
 class Jobs(Protocol):
@@ -104,6 +174,10 @@ class Jobs(Protocol):
 
     async def insert(self, jobs: Sequence[NewJob], on_conflict: OnConflict) -> list[JobId | None]:
         """All or, on a taken dedupe key with "raise", none; None where "skip" skipped."""
+        ...
+
+    async def raise_priority(self, priorities: Mapping[str, int]) -> dict[str, JobId]:
+        """Raise the priority of the active jobs with these dedupe keys; the job of each key."""
         ...
 
     async def requeue(
@@ -121,6 +195,37 @@ class Jobs(Protocol):
         self, transition: Transition, ids: Sequence[JobId], *, actor: str | None, reason: str | None
     ) -> set[JobId]:
         """Cancel or delete by hand; the ids that moved."""
+        ...
+
+    async def preview_requeue(self, ids: Sequence[JobId]) -> dict[JobId, Requeued]:
+        """Return what requeue() would do with each id now, without doing it."""
+        ...
+
+    async def move(
+        self,
+        ids: Sequence[JobId],
+        entrypoint: str | None,
+        *,
+        actor: str | None,
+        reason: str | None,
+        force: bool = False,
+        worker: str | None = None,
+    ) -> dict[JobId, Moved]:
+        """Queue jobs again, under `entrypoint` unless it is None. Return the outcome of each id.
+
+        A lease that is not stale ends only with `force`. With `worker` only the jobs leased to that
+        worker move, whatever their heartbeats; the others have the outcome `leased` or `key_taken`.
+        """
+        ...
+
+    async def leased_to(self, worker: str) -> list[JobId]:
+        """Return the ids of the jobs that are leased to a worker."""
+        ...
+
+    async def clear(
+        self, entrypoints: Sequence[str] | None, *, actor: str | None, reason: str | None
+    ) -> int:
+        """Take out all jobs there are now: those that run are cancelled, the others deleted."""
         ...
 
     async def get(self, ids: Sequence[JobId]) -> list[Job]: ...
@@ -153,6 +258,14 @@ class Jobs(Protocol):
 
     async def history(self, job_id: JobId) -> list[LogEntry]: ...
 
+    async def surroundings(self, job_id: JobId) -> Surroundings:
+        """What stands between a queued job and its claim; a bounded look."""
+        ...
+
+    async def first_of(self, entrypoint: str) -> JobId | None:
+        """The job of an entrypoint that comes first, due or not."""
+        ...
+
     async def log(
         self,
         *,
@@ -168,11 +281,31 @@ class Jobs(Protocol):
 
     async def statistics(self, *, since: timedelta | None, limit: int) -> list[Statistic]: ...
 
+    async def timings(self, since: timedelta) -> list[Timing]:
+        """Waiting and running times of each entrypoint, from the statistics alone."""
+        ...
+
     async def prune(self, *, older_than: timedelta, limit: int) -> int:
         """Delete old log rows, oldest first; how many went."""
         ...
 
+    async def uncounted(self, older_than: timedelta) -> int:
+        """Count old log rows that the statistics do not have yet, so that prune leaves them."""
+        ...
+
+    async def clear_log(self, entrypoints: Sequence[str] | None) -> int:
+        """Delete log rows that are counted already, whatever their age; how many went."""
+        ...
+
+    async def clear_statistics(self, entrypoints: Sequence[str] | None) -> int:
+        """Delete counts; how many rows went."""
+        ...
+
     async def workers(self) -> list[WorkerInfo]: ...
+
+    async def unrecorded(self) -> int:
+        """How many leased jobs no sweep can find, since the bookkeeping of their claims is gone."""
+        ...
 
     async def sees_payloads(self) -> bool:
         """Whether jobs are read with what they carry: not every user has that privilege."""
@@ -180,6 +313,26 @@ class Jobs(Protocol):
 
     async def now(self) -> datetime:
         """The clock that decides."""
+        ...
+
+
+class Results(Protocol):
+    """What jobs returned, and how far those that run are."""
+
+    async def get(self, ids: Sequence[JobId]) -> dict[JobId, StoredResult]:
+        """The results that were stored and have not expired."""
+        ...
+
+    async def progress(self, ids: Sequence[JobId]) -> dict[JobId, Progress]:
+        """What the handlers of these jobs last said."""
+        ...
+
+    async def list_progress(self, limit: int) -> list[tuple[JobId, Progress]]:
+        """Of leased jobs, the last to say something first."""
+        ...
+
+    async def listen(self, on_ready: Callable[[], None], on_end: Callable[[JobId], None]) -> None:
+        """Run until cancelled; a hint for each job that ended with a stored result."""
         ...
 
 
@@ -222,7 +375,9 @@ class Breakers(Protocol):
         """
         ...
 
-    async def give_back(self, name: str, generation: int, expires: datetime, count: int) -> None:
+    async def return_permits(
+        self, name: str, generation: int, expires: datetime, count: int
+    ) -> None:
         """Return permits that led to no outcome, so that others need not wait for their expiry."""
         ...
 
@@ -239,15 +394,78 @@ class Breakers(Protocol):
         ...
 
 
+class Pauses(Protocol):
+    """What people have paused: jobs of these names are not claimed. An empty name means all."""
+
+    async def pause(
+        self,
+        name: str,
+        *,
+        until: datetime | None,
+        lasts: timedelta | None,
+        actor: str | None,
+        reason: str,
+    ) -> Pause:
+        """Claim no job of this name from a second from now on. Running jobs finish."""
+        ...
+
+    async def resume(self, name: str, *, actor: str | None, reason: str | None) -> bool:
+        """End the pause of that name; False where there is none."""
+        ...
+
+    async def all(self) -> list[Pause]:
+        """The pauses that hold now."""
+        ...
+
+    async def acts(self, limit: int) -> list[Act]:
+        """What people did that concerns no single job, newest first."""
+        ...
+
+
 class Wakeups(Protocol):
     """Hints that something happened. Losing one costs time, never a job."""
 
-    async def listen(self, on_work: Callable[[], None], on_cancel: Callable[[JobId], None]) -> None:
-        """Run until cancelled; `on_work` is also called once listening has begun (again)."""
+    async def listen(
+        self, on_work: Callable[[], None], on_cancel: Callable[[JobId], None], worker: str = ""
+    ) -> None:
+        """Run until cancelled; `on_work` is also called once listening has begun (again).
+
+        A listener that names its worker hears of work that it was chosen for, others of all.
+        """
+        ...
+
+    async def pass_on(self, entrypoints: Sequence[str]) -> None:
+        """Wake another worker of these entrypoints: this one has no room for what it heard of."""
         ...
 
     async def need(self, *, needed: bool) -> None:
         """Whether enqueues must tell this listener; they must, until it says otherwise."""
+        ...
+
+
+class Reports(Protocol):
+    """What each worker reports about itself, so that others and people see it."""
+
+    async def report(self, worker: WorkerInfo) -> None:
+        """Record that this worker is alive. The store sets the two instants."""
+        ...
+
+    async def sign_off(self, worker: str) -> None:
+        """Remove a worker that has ended."""
+        ...
+
+
+class Upkeep(Protocol):
+    """What is done once for all workers, and the rules for it."""
+
+    async def retention(self) -> Retention:
+        """Return how long log rows are kept."""
+        ...
+
+    async def set_retention(self, retention: Retention) -> None: ...
+
+    async def delete_expired(self, *, limit: int) -> int:
+        """Delete counted log rows whose retention is over. Return how many were deleted."""
         ...
 
 
@@ -259,11 +477,21 @@ class Store(Protocol):
     @property
     def jobs(self) -> Jobs: ...
     @property
+    def results(self) -> Results: ...
+    @property
     def schedules(self) -> Schedules: ...
     @property
     def breakers(self) -> Breakers: ...
     @property
+    def pauses(self) -> Pauses: ...
+    @property
     def wakeups(self) -> Wakeups: ...
+    @property
+    def upkeep(self) -> Upkeep: ...
+    @property
+    def reports(self) -> Reports | None:
+        """None where there is no place for reports, as beside tables of users alone."""
+        ...
 
     @property
     def dedicated(self) -> bool:
@@ -272,8 +500,13 @@ class Store(Protocol):
 
     def fork(self, role: str) -> Store: ...
 
-    def on(self, connection: object) -> Store:
-        """The same store through the caller's own connection, inside its transaction."""
+    @property
+    def synchronous(self) -> bool:
+        """Whether its coroutines never suspend, so that no event loop is needed."""
+        ...
+
+    def on(self, transaction: object, *, autocommit: bool = False) -> Store:
+        """The same store inside the caller's transaction; CarrierError where there is none."""
         ...
 
     async def verify(self) -> None:
@@ -282,6 +515,18 @@ class Store(Protocol):
 
     async def install(self, only: Only | None = None) -> list[str]:
         """Apply what is missing, or create that part alone; the names of what was applied."""
+        ...
+
+    async def notify_inserts(self, *, wanted: bool) -> None:
+        """Add or remove the trigger that wakes workers when others insert rows."""
+        ...
+
+    async def functions(self, *, wanted: bool) -> None:
+        """Add or remove the functions that enqueue, cancel and ask from SQL."""
+        ...
+
+    async def notifies_inserts(self) -> bool:
+        """Return whether that trigger is there."""
         ...
 
     async def uninstall(self) -> None:

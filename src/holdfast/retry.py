@@ -9,11 +9,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.errors import HoldfastError, RetryRequested
-from holdfast.models import Failed, Job, OnFailure, Outcome, Parked, Retried, TracebackRecord
+from holdfast.models import Failed, Held, Job, OnFailure, Outcome, Retried, TracebackRecord
 from holdfast.redact import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 32_000
@@ -69,16 +69,53 @@ def message_of(error: BaseException) -> str:
     return sanitise(_guarded(lambda: str(error), unprintable), MESSAGE_LIMIT)
 
 
+def requested(error: BaseException) -> RetryRequested | None:
+    """The request for a retry in what a handler raised, or None.
+
+    A group, as an asyncio.TaskGroup raises it, asks for a retry if any exception in it does: a
+    retry loses nothing, and a cap ends it. Of several requests the one with the longest delay
+    counts.
+    """
+    if isinstance(error, RetryRequested):
+        return error
+    if not isinstance(error, ExceptionGroup):
+        return None
+    requests = [each for each in leaves(error) if isinstance(each, RetryRequested)]
+    return max(requests, key=delay_of, default=None)
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions in a group and in the groups within it, or the exception itself."""
+    if not isinstance(error, BaseExceptionGroup):
+        yield error
+        return
+    for each in error.exceptions:
+        yield from leaves(each)
+
+
+def blamed(error: BaseException) -> BaseException:
+    """The exception that a failure or a retry goes by.
+
+    For a request for a retry it is the exception that it was raised from, if there is one. For a
+    group with such a request it is the first exception that is none.
+    """
+    request = requested(error)
+    if request is None:
+        return error
+    others = (each for each in leaves(error) if not isinstance(each, RetryRequested))
+    return next(others, request.__cause__ or request)
+
+
 def describe(error: BaseException, *, context: Mapping[str, Any] | None = None) -> TracebackRecord:
     """The exception as it is logged. Frames come without their locals. It never raises.
 
     A RetryRequested that was raised `from` another exception goes by that one's type and message,
     which say more; the traceback shows both.
     """
-    told = error.__cause__ or error if isinstance(error, RetryRequested) else error
+    cause = blamed(error)
     return TracebackRecord(
-        exception_type=_type_name(told),
-        exception_message=message_of(told),
+        exception_type=_type_name(cause),
+        exception_message=message_of(cause),
         traceback=sanitise(_traceback(error), TRACEBACK_LIMIT),
         additional_context=None if context is None else _clean(context),
     )
@@ -87,20 +124,22 @@ def describe(error: BaseException, *, context: Mapping[str, Any] | None = None) 
 def outcome_of(error: BaseException, job: Job, entrypoint: Rules) -> Outcome:
     """What becomes of a job whose handler raised `error`, an Exception or not.
 
-    Only RetryRequested means another run. A retry's `reason` is the RetryRequested's own, also
-    where the log names the exception behind it (see `describe`).
+    Only RetryRequested means another run, alone or in a group. A retry's `reason` is the
+    RetryRequested's own, also where the log names the exception behind it (see `describe`).
     """
     context: dict[str, Any] = {"entrypoint": entrypoint.name, "attempt": job.attempts}
-    if isinstance(error, RetryRequested):
-        return _retried(error, job, context)
+    if request := requested(error):
+        return _retried(request, error, job, context)
     record = replace(describe(error, context=context), job_id=job.id)
     if entrypoint.on_failure == "hold":
-        return Parked(_headline(record), record)
+        return Held(_headline(record), record)
     return Failed(_headline(record), record)
 
 
-def _retried(error: RetryRequested, job: Job, context: dict[str, Any]) -> Retried:
-    delay, reason = delay_of(error), reason_of(error)
+def _retried(
+    request: RetryRequested, error: BaseException, job: Job, context: dict[str, Any]
+) -> Retried:
+    delay, reason = delay_of(request), reason_of(request)
     context |= {"retry_delay": str(delay), "reason": reason}
     record = replace(describe(error, context=context), job_id=job.id)
     if record.exception_type == RetryRequested.__name__:

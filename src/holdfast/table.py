@@ -69,6 +69,7 @@ class TableQueue:
     max_attempts: str | int | None = "max_attempts"
     """A column, or one number for all rows; None: no cap."""
     max_recoveries: int = 3
+    """Deaths after which a row is retired, where there is a recoveries column; at least 2."""
     name: str = ""
     """The queue's name in telemetry, logs and limits; the table's by default."""
     claim_token: str = "claim_token"  # noqa: S105 - a column
@@ -158,7 +159,8 @@ OPTIONAL = (
     "updated_at",
     "outcome",
 )
-"""Only written: absent means not written."""
+"""Absent means not written. A row tells that a worker died with it by `recoveries`, or else by
+`last_error_at`."""
 
 
 def order_item(item: str) -> tuple[str, str]:

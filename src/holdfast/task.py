@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import FunctionType, MethodType
@@ -13,7 +14,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from holdfast.breaker import BreakerPolicy, policy_of
 from holdfast.errors import InvalidInput
-from holdfast.models import Context, Job, OnFailure, Room, Want
+from holdfast.models import Capacity, ClaimRule, Context, Job, OnFailure
 
 Handler = Callable[..., Any]
 Kind = Literal["async", "thread", "process"]
@@ -24,6 +25,17 @@ MAX_COUNT = 2**31 - 1
 
 SHORTEST_LEASE = timedelta(milliseconds=100)
 """A lease has to outlive a few renewals."""
+
+
+class DefaultCap(int):
+    """A cap that nobody wrote. A written number wins over it."""
+
+
+class ExecutorCap(int):
+    """The cap one above the retries that an executor was given in writing."""
+
+
+MAX_ATTEMPTS = DefaultCap(25)
 
 
 class Executor(Protocol):
@@ -43,6 +55,8 @@ class EntrypointExecutorParameters:
     name: str = ""
     timeout: timedelta | None = None
     kind: Kind = "async"
+    max_attempts: int | None = MAX_ATTEMPTS
+    """The entrypoint's cap, for an executor that has one of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +73,20 @@ class Entrypoint:
     """The lease of its jobs; 0: the worker's heartbeat_timeout."""
     on_failure: OnFailure = "delete"
     timeout: timedelta | None = None
-    max_attempts: int | None = 25
+    max_attempts: int | None = MAX_ATTEMPTS
     max_recoveries: int = 3
     breaker: BreakerPolicy | None = None
 
-    def want(self, default_lease: timedelta) -> Want:
+    def rule(self, default_lease: timedelta) -> ClaimRule:
         """The rules a worker claims its jobs under."""
         capacity = getattr(self.executor, "capacity", 0)
-        return Want(
+        return ClaimRule(
             entrypoint=self.name,
             lease=self.retry_timer or default_lease,
             max_attempts=self.max_attempts,
             max_recoveries=self.max_recoveries,
             concurrency_limit=self.concurrency_limit,
-            room=Room(capacity) if capacity else None,
+            room=Capacity(capacity) if capacity else None,
         )
 
 
@@ -83,13 +97,19 @@ class Registry:
         self._entrypoints: dict[str, Entrypoint] = {}
 
     def add(self, entrypoint: Entrypoint) -> None:
-        self._check_breaker(entrypoint)
-        first = self._entrypoints.setdefault(entrypoint.name, entrypoint)
-        if first is not entrypoint:
-            raise InvalidInput(
-                f"entrypoint {entrypoint.name!r} has two handlers, {_named(first.func)} and "
-                f"{_named(entrypoint.func)}; give one of them another name"
-            )
+        self.add_all([entrypoint])
+
+    def add_all(self, entrypoints: Sequence[Entrypoint]) -> None:
+        """Add all of them or, where one is refused, none."""
+        for entrypoint in entrypoints:
+            self._check_breaker(entrypoint)
+            first = self._entrypoints.get(entrypoint.name)
+            if first is not None and first is not entrypoint:
+                raise InvalidInput(
+                    f"entrypoint {entrypoint.name!r} has two handlers, {_named(first.func)} and "
+                    f"{_named(entrypoint.func)}; give one of them another name"
+                )
+        self._entrypoints.update({entrypoint.name: entrypoint for entrypoint in entrypoints})
 
     def _check_breaker(self, entrypoint: Entrypoint) -> None:
         ours = entrypoint.breaker
@@ -114,6 +134,22 @@ class Registry:
             new.add(replace(entrypoint, executor=wrap(entrypoint.executor)))
         return new
 
+    def narrowed(self, only: Collection[str], without: Collection[str]) -> Registry:
+        """Those named by `only`, or all, less those of `without`."""
+        if not only and not without:
+            return self
+        for name in (*only, *without):
+            if name not in self:
+                near = difflib.get_close_matches(name, self.names, n=3) or list(self.names)[:3]
+                raise InvalidInput(
+                    f"there is no entrypoint {name!r}; registered are {', '.join(near) or 'none'}"
+                )
+        new = Registry()
+        new.add_all(
+            [one for one in self if (not only or one.name in only) and one.name not in without]
+        )
+        return new
+
     def get(self, name: str) -> Entrypoint | None:
         return self._entrypoints.get(name)
 
@@ -121,8 +157,8 @@ class Registry:
     def names(self) -> tuple[str, ...]:
         return tuple(self._entrypoints)
 
-    def wants(self, default_lease: timedelta) -> tuple[Want, ...]:
-        return tuple(entrypoint.want(default_lease) for entrypoint in self)
+    def rules(self, default_lease: timedelta) -> tuple[ClaimRule, ...]:
+        return tuple(entrypoint.rule(default_lease) for entrypoint in self)
 
     def __iter__(self) -> Iterator[Entrypoint]:
         return iter(self._entrypoints.values())
@@ -145,12 +181,16 @@ def define(
     accepts_context: bool | None = None,
     on_failure: OnFailure = "delete",
     timeout: timedelta | None = None,
-    max_attempts: int | None = 25,
+    max_attempts: int | None = MAX_ATTEMPTS,
     max_recoveries: int = 3,
     executor: Kind = "async",
     breaker: str | BreakerPolicy | None = None,
+    takes_job: bool = True,
 ) -> Entrypoint:
-    """Check everything, report all faults together, and only then build the executor."""
+    """Check everything, report all faults together, and only then build the executor.
+
+    takes_job=False is for a function that its executor calls with something else.
+    """
     faults = [
         *_name_faults(name),
         *_limit_faults(concurrency_limit, serialized_dispatch),
@@ -159,7 +199,8 @@ def define(
         *_choice_faults("executor", executor, get_args(Kind)),
         *([] if max_attempts is None else _count_faults("max_attempts", max_attempts, 1)),
         *_count_faults("max_recoveries", max_recoveries, 1),
-        *_handler_faults(name, func, accepts_context, executor),
+        *(_handler_faults(name, func, accepts_context, executor) if takes_job else ()),
+        *(() if takes_job else _colour_faults(f"task {name!r:.80}", func, executor)),
         *_breaker_faults(breaker),
     ]
     if faults:
@@ -174,20 +215,30 @@ def define(
         name=name,
         timeout=timeout,
         kind=executor,
+        max_attempts=max_attempts,
     )
+    built = build(parameters)
     return Entrypoint(
         name=name,
         func=func,
-        executor=build(parameters),
+        executor=built,
         accepts_context=with_context,
         concurrency_limit=limit,
         retry_timer=retry_timer,
         on_failure=on_failure,
         timeout=timeout,
-        max_attempts=max_attempts,
+        max_attempts=_above_retries(max_attempts, built),
         max_recoveries=max_recoveries,
         breaker=None if breaker is None else policy_of(breaker),
     )
+
+
+def _above_retries(cap: int | None, executor: Executor) -> int | None:
+    """The cap, raised where it would end a job before the executor has used up its retries."""
+    retries: int | None = getattr(executor, "written_retries", None)
+    if cap is None or retries is None or retries < cap:
+        return cap
+    return ExecutorCap(retries + 1)
 
 
 def takes_context(func: Handler) -> bool:
@@ -198,7 +249,7 @@ def takes_context(func: Handler) -> bool:
         parameters = list(inspect.signature(func).parameters.values())
     except (TypeError, ValueError):
         return False
-    return len(parameters) > 1 and _is_context(parameters[1].annotation, underlying(func))
+    return len(parameters) > 1 and is_context(parameters[1].annotation, underlying(func))
 
 
 def underlying(func: Any) -> Any:
@@ -349,7 +400,7 @@ def _accepts(func: Handler, count: int) -> bool:
     return True
 
 
-def _is_context(annotation: Any, func: Handler) -> bool:
+def is_context(annotation: Any, func: Handler) -> bool:
     """A string that cannot be resolved counts by its name: `Context` is often imported for
     type checking only."""
     if not isinstance(annotation, str):

@@ -58,7 +58,7 @@ def holdfast(
         input=stdin,
         capture_output=True,
         env=environment(**variables),
-        timeout=60,
+        timeout=120,
         check=False,
     )
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())

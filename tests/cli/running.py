@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE = 45.0
+PATIENCE = 120.0
 """Seconds for what must happen: a busy machine is slow, but a fault takes for ever."""
 
 JOBS = """

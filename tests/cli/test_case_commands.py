@@ -104,6 +104,17 @@ def test_a_tried_requeue_foretells_that_one_key_is_for_one_job(dsn: str) -> None
     assert {row["id"]: row["outcome"] for row in done.json} == {4: "requeued", 5: "key_taken"}
 
 
+def test_a_tried_requeue_names_a_key_that_another_job_has(dsn: str) -> None:
+    async def enqueue_again() -> None:
+        async with Holdfast.connect(dsn) as hf:
+            await hf.queries.enqueue("again", dedupe_key="daily")
+
+    asyncio.run(_hold_again_and_again(dsn, "daily"))
+    asyncio.run(enqueue_again())
+    tried = inside("requeue", "4", "--dry-run", "--json", "--dsn", dsn)
+    assert (tried.code, tried.json) == (1, [{"id": 4, "outcome": "key_taken"}])
+
+
 def test_a_requeue_that_reached_its_limit_says_what_to_do(dsn: str) -> None:
     options = ("requeue", "--entrypoint", "mail", "--json", "--dsn", dsn)
     tried = inside(*options, "--limit", "2", "--dry-run")

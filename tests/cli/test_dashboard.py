@@ -22,10 +22,11 @@ from rich.console import Console
 from rich.live import Live
 
 from holdfast import Holdfast, NewJob, Status
-from holdfast.cli.dashboard import refresh
+from holdfast.cli.dashboard import View, print_once, refresh
 from holdfast.cli.dashboard_picture import draw, scene
 from holdfast.cli.dashboard_render import WIDE, render, sparkline
-from holdfast.cli.dashboard_snapshot import (
+from holdfast.models import ClaimRule, JobId
+from holdfast.monitor.snapshot import (
     EntrypointRow,
     FailureRow,
     RunningRow,
@@ -34,7 +35,6 @@ from holdfast.cli.dashboard_snapshot import (
     WorkerRow,
     collect,
 )
-from holdfast.models import JobId, Want
 from holdfast.settings import Names
 from holdfast.stores.postgres.drivers import connect
 from holdfast.stores.postgres.render import statements
@@ -50,7 +50,7 @@ AT = datetime(2026, 3, 9, 10, 30, 12, tzinfo=UTC)
 PICTURE = """\
 Holdfast 10:30:12Z  1,303 queued  342 picked  4 failed  2 workers, 1 silent
 last 30 min ▄▄▄▄▅▅▆▇▆▆▅▅▅▅▅▄▂▂▄███▇▆▆▆▅▆▆▂ 53,378 ended
-now         ▅▅▅▅▅▄▅▆▆▆▆▅▂▁▂▇█▇▇▆▆▅▅▆▅▅▅▆▆▆ 41/s
+now         ▅▅▅▅▅▄▅▆▆▆▆▅▂▂▂▇█▇▇▆▆▅▅▆▅▅▅▆▆▆ 41/s
 
 entrypoints now, and ended in 30 min
 entrypoint      queued  picked  failed  waiting  successful  exception
@@ -163,7 +163,7 @@ class Glass(io.StringIO):
 
 
 async def on_screen(
-    snapshot: Snapshot, width: int = 80, height: int = 24, *, away: bool = False
+    snapshot: Snapshot, width: int = 80, height: int = 24, *, away: bool = False, keys: str = ""
 ) -> list[str]:
     """What stands on a terminal of that size, with the database there or away."""
     glass = Glass()
@@ -176,14 +176,17 @@ async def on_screen(
         _environ={"TERM": "xterm-256color"},
     )
     nobody = Holdfast.connect("postgresql://nobody@127.0.0.1:1/nowhere")
-    done = asyncio.Event()
+    view = View(asyncio.Event(), failures=bool(keys))
     async with asyncio.timeout(30), nobody, asyncio.TaskGroup() as group:
         with Live(console=screen, screen=True, auto_refresh=False) as live:
-            group.create_task(refresh(nobody, live, snapshot, 0 if away else 60, done))
+            group.create_task(refresh(nobody, live, snapshot, 0 if away else 60, view))
             look = await glass.looks.get()
+            for key in keys.strip():
+                view.press(key)
+                look = await glass.looks.get()
             if away:
                 look = await glass.looks.get()
-            done.set()
+            view.press("q")
     return [line.rstrip() for line in look.splitlines()]
 
 
@@ -220,7 +223,7 @@ async def test_a_database_that_is_away_is_told_of_at_the_top_of_24_lines() -> No
     lines = await on_screen(scene(), away=True)
     assert len(lines) == 24
     assert lines[0].startswith("no answer, this is the last look: ")
-    assert lines[-1] == "q ends · every 0 s"
+    assert lines[-1] == "q ends · f tracebacks · every 0 s"
     assert all(len(section) >= 3 for section in sections(lines).values())
 
 
@@ -253,7 +256,7 @@ async def test_a_wide_terminal_of_24_lines_shows_a_row_of_everything() -> None:
     assert len(lines) == 24
     assert all(title in text for title in TITLES)
     assert text.count("more") == 5
-    assert lines[-1] == "q ends · every 60 s"
+    assert lines[-1] == "q ends · f tracebacks · every 60 s"
 
 
 @pytest.mark.parametrize("height", [3, 8, 16])
@@ -264,9 +267,109 @@ async def test_trouble_and_the_keys_are_seen_on_the_lowest_terminal(height: int)
     assert lines[-1].startswith("q ends")
 
 
+FRAMES = "".join(
+    f'  File "/srv/shop/step_{n}.py", line {n}, in step_{n}\n    await step_{n + 1}(order)\n'
+    for n in range(20)
+)
+TRACEBACK = f"Traceback (most recent call last):\n{FRAMES}CardError: expired card\n"
+
+
+def failing(number: int = 3, traceback: str | None = TRACEBACK) -> Snapshot:
+    known = scene()
+    rows = [replace(known.failures[n % 3], traceback=traceback) for n in range(number)]
+    return replace(known, failures=tuple(rows))
+
+
+async def test_the_traceback_of_a_failure_is_seen_on_24_lines() -> None:
+    lines = await on_screen(failing(), keys=" ")
+    assert len(lines) == 24
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == "q ends · f back · n next · p previous · every 60 s"
+    assert lines[-2] == "CardError: expired card"
+    assert lines[-3] == "    await step_20(order)"
+    [above] = [line for line in lines if "lines above" in line]
+    shown = len(lines) - 1 - lines.index(above) - 1
+    assert above == f"… {42 - shown} lines above; `holdfast show 41902` prints all"
+    assert shown >= 10
+    assert next(line for line in lines if line.startswith("> ")).split()[1] == "41902"
+
+
+async def test_keys_choose_the_failure_whose_traceback_is_shown() -> None:
+    lines = await on_screen(failing(), keys="nnnp")
+    assert [line.split()[1] for line in lines if line.startswith("> ")] == ["40018"]
+    assert any(line.startswith("job 40018  send_email  exception") for line in lines)
+
+
+async def test_f_goes_back_to_the_overview() -> None:
+    lines = await on_screen(failing(), height=36, width=84, keys="f")
+    assert list(sections(lines)) == list(TITLES)
+
+
+async def test_a_large_terminal_shows_a_whole_traceback() -> None:
+    lines = await on_screen(failing(6), 120, 60, keys=" ")
+    text = "\n".join(lines)
+    assert TRACEBACK in text
+    assert sum(line.startswith(("> ", "  4", "  3")) for line in lines[:12]) == 6
+
+
+@pytest.mark.parametrize("height", [3, 8, 16])
+async def test_the_lowest_terminal_shows_the_end_of_a_traceback_and_the_keys(height: int) -> None:
+    lines = await on_screen(failing(6), height=height, keys="nnnnn")
+    assert len(lines) == height
+    assert lines[-1].startswith("q ends")
+    if height > 8:
+        assert lines[-2] == "CardError: expired card"
+
+
+async def test_without_failures_the_view_says_so() -> None:
+    lines = await on_screen(failing(0), keys=" ")
+    assert "latest failures  none" in lines
+
+
+async def test_a_failure_without_a_traceback_shows_its_error() -> None:
+    lines = await on_screen(failing(1, traceback=None), keys=" ")
+    assert "stale claim recovered" in lines
+    assert any(line.startswith("No traceback") for line in lines)
+
+
+def test_a_traceback_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_once(failing(1, "Traceback\n\x1b[2Jb\x07ad\n"), failures=True)
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "Traceback\n\\x1b[2Jb\\x07ad\n" in shown
+
+
+async def test_failures_are_printed_with_their_whole_tracebacks(pg18: Database) -> None:
+    async with Holdfast.connect(pg18.dsn) as queue:
+        await queue.install()
+
+        @queue.entrypoint("held", on_failure="hold")
+        async def held(job: object) -> None:
+            raise ValueError("no price")
+
+        @queue.entrypoint("gone")
+        async def gone(job: object) -> None:
+            raise KeyError("lost")
+
+        await queue.queries.enqueue_many([NewJob("held"), NewJob("gone")])
+        await queue.run(mode="drain")
+        await look_at(queue, ended=2)
+    done = await asyncio.to_thread(command, "--failures", "--dsn", pg18.dsn)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("Traceback (most recent call last):") == 2
+    assert "ValueError: no price" in done.stdout
+    assert "KeyError: 'lost'" in done.stdout
+    done = await asyncio.to_thread(command, "--json", "--dsn", pg18.dsn)
+    rows = json.loads(done.stdout)["failures"]
+    assert all("Traceback" in row["traceback"] for row in rows)
+    assert len(rows) == 2
+
+
 def test_the_sparkline_is_full_at_its_highest_value_and_flat_without_any() -> None:
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
     assert sparkline([0, 0]) == "▁▁"
+    assert sparkline([0, 4, 5, 4, 900]) == "▁▂▃▂█"
+    assert sparkline([1, 100, 100]) == "▂██"
     assert sparkline([]) == ""
 
 
@@ -321,7 +424,9 @@ async def test_a_look_finds_what_is_there(hf: Holdfast) -> None:
     await hf.run(mode="drain")
     await hf.queries.enqueue_many([NewJob("open"), NewJob("open", execute_after=LEASE * 100)])
     await hf.queries.enqueue_many([NewJob("busy")])
-    [leased] = await hf.store.leases.claim([Want("busy", LEASE)], limit=9, worker="w", sweep=True)
+    [leased] = await hf.store.leases.claim(
+        [ClaimRule("busy", LEASE)], limit=9, worker="w", sweep=True
+    )
 
     snapshot = await look_at(hf, ended=5)
     rows = {row.name: row for row in snapshot.entrypoints}
@@ -358,11 +463,11 @@ async def test_looks_in_a_row_make_a_rate(hf: Holdfast) -> None:
 
 
 async def test_the_longest_running_come_first_and_the_oldest_due_counts(hf: Holdfast) -> None:
-    wants = [Want("a", LEASE), Want("b", LEASE)]
+    rules = [ClaimRule("a", LEASE), ClaimRule("b", LEASE)]
     ids = []
     for entrypoint in ("b", "a", "b"):
         ids += await hf.queries.enqueue_many([NewJob(entrypoint)])
-        await hf.store.leases.claim(wants, limit=1, worker="w", sweep=True)
+        await hf.store.leases.claim(rules, limit=1, worker="w", sweep=True)
     assert [job.id for job in await hf.queries.list_running_jobs()] == ids
     assert [job.id for job in await hf.queries.list_running_jobs(limit=2)] == ids[:2]
     assert await hf.queries.oldest_waiting() == {}
@@ -406,7 +511,7 @@ def command(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "holdfast", "dashboard", *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 
@@ -466,6 +571,39 @@ async def test_on_a_terminal_it_refreshes_until_it_is_left(pg18: Database, leave
         assert await asyncio.to_thread(process.wait, 30) == 0
         assert process.stderr is not None
         assert process.stderr.read() == b""
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(terminal)
+
+
+async def test_f_shows_a_traceback_on_a_terminal_of_24_lines(pg18: Database) -> None:
+    async with Holdfast.connect(pg18.dsn) as queue:
+        await queue.install()
+
+        @queue.entrypoint("held", on_failure="hold")
+        async def held(job: object) -> None:
+            raise ValueError("no price")
+
+        await queue.queries.enqueue("held")
+        await queue.run(mode="drain")
+    terminal, inside = pty.openpty()
+    process = subprocess.Popen(  # noqa: ASYNC220 - started, then watched from a thread
+        [sys.executable, "-m", "holdfast", "dashboard", "-i", "60", "--dsn", pg18.dsn],
+        stdin=inside,
+        stdout=inside,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"},
+    )
+    os.close(inside)
+    try:
+        await asyncio.to_thread(read_until, terminal, "f tracebacks")
+        os.write(terminal, b"f")
+        await asyncio.to_thread(read_until, terminal, "Traceback (most recent call last)")
+        os.write(terminal, b"f")
+        await asyncio.to_thread(read_until, terminal, "entrypoints now")
+        os.write(terminal, b"q")
+        assert await asyncio.to_thread(process.wait, 30) == 0
     finally:
         process.kill()
         process.communicate()

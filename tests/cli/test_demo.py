@@ -40,7 +40,7 @@ def started(directory: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
 
 def run(directory: Path, *words: str) -> tuple[int, str, str]:
     with started(directory, *words) as process:
-        output, errors = process.communicate(timeout=110)
+        output, errors = process.communicate(timeout=250)
         return process.returncode, output, errors
 
 
@@ -124,7 +124,7 @@ def test_jobs_of_an_earlier_run_can_be_kept(played: Played) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=120,
     )
     poisoned = [job for job in json.loads(listed.stdout) if job["entrypoint"] == "poison"]
     assert len(poisoned) == 2
@@ -141,7 +141,7 @@ def test_an_interrupted_demo_stops_its_workers_and_its_server(
                 break
         assert any("demo.worker" in words for words in left_behind(directory))
         process.send_signal(number)
-        output, errors = process.communicate(timeout=100)
+        output, errors = process.communicate(timeout=250)
     assert process.returncode == 130, output + errors
     assert "Traceback" not in errors
     assert "interrupted" in output

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 EXPECTED = {
     *("install", "upgrade", "uninstall", "verify", "sql", "run", "enqueue", "failed", "requeue"),
     *("cancel", "delete", "show", "log", "dashboard", "stats", "workers", "schedules", "demo"),
-    *("prune", "version"),
+    *("prune", "clear", "version", "retention"),
 }
 
 

@@ -6,6 +6,7 @@ import asyncio
 import re
 import signal
 import subprocess
+import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -97,6 +98,67 @@ def test_a_running_job_is_not_deleted(installed: str) -> None:
     assert inside("cancel", "1", "--yes", "--dsn", installed).code == 0
 
 
+_PICK = (
+    "update holdfast set status = 'picked', claim_token = gen_random_uuid(), claimed_by = 'w',"
+    " claimed_at = now() - %(age)s::interval, heartbeat = now() - %(age)s::interval,"
+    " lease = '30s' where id = any(%(ids)s)"
+)
+
+
+def test_move_tells_the_outcome_of_each_id(installed: str) -> None:
+    inside("enqueue", "x", "--count", "3", "--dsn", installed)
+    with psycopg.connect(installed, autocommit=True) as connection:
+        connection.execute(_PICK, {"age": "10 minutes", "ids": [2]})
+        connection.execute(_PICK, {"age": "0", "ids": [3]})
+    done = holdfast(
+        *("move", "1", "2", "3", "999999", "--to", "quarantine", "--reason", "kills"),
+        dsn=installed,
+    )
+    assert done.code == 1
+    lines = done.out.splitlines()
+    assert lines[:2] == ["1 moved", "2 moved"]
+    assert lines[2].startswith("3 leased: a worker has a live lease on it; --force")
+    assert lines[3].startswith("999999 not_found")
+    entry = _last_log(installed, 2)
+    assert (entry["status"], entry["claimed_by"]) == ("queued", "w")
+    assert entry["reason"] == "moved to quarantine: kills"
+    assert entry["actor"].startswith("cli:")
+    shown = inside("show", "2", "--json", "--dsn", installed).json["job"]
+    assert (shown["entrypoint"], shown["claimed_by"]) == ("quarantine", None)
+
+    done = inside("move", "3", "--to", "quarantine", "--force", "--json", "--dsn", installed)
+    assert (done.code, done.json) == (0, [{"id": 3, "outcome": "moved"}])
+
+
+def test_a_dead_workers_jobs_are_released_and_a_live_ones_are_not(installed: str) -> None:
+    inside("enqueue", "x", "--count", "2", "--dsn", installed)
+    with psycopg.connect(installed, autocommit=True) as connection:
+        connection.execute(_PICK, {"age": "0", "ids": [1, 2]})
+        connection.execute(
+            "insert into holdfast_leases (token, worker, claimed_at, lease, ids)"
+            " select claim_token, claimed_by, claimed_at, lease, array[id] from holdfast"
+        )
+        connection.execute(
+            "insert into holdfast_workers values"
+            " ('w', 'host', 1, '1', '{x}', 1, 1, 'running', now(), now(), '1 hour')"
+        )
+    release = ("workers", "release", "w")
+    done = holdfast(*release, dsn=installed, stdin=b"n\n")
+    assert done.code == 1
+    assert "Release the jobs of worker w" in done.err
+    done = inside(*release, "--yes", "--dsn", installed)
+    done.complains(1, "worker 'w' reported", "dead after 3600 s", "--force")
+    with psycopg.connect(installed, autocommit=True) as connection:
+        connection.execute("update holdfast_workers set heartbeat = now() - interval '2 hours'")
+    done = inside(*release, "--yes", "--reason", "gone", "--dsn", installed)
+    assert (done.code, done.out.splitlines()) == (0, ["1 released", "2 released"])
+    entry = _last_log(installed, 1)
+    assert (entry["status"], entry["reason"]) == ("queued", "worker released: gone")
+    assert entry["actor"].startswith("cli:")
+    done = inside(*release, "--yes", "--json", "--dsn", installed)
+    assert done.json == {"worker": "w", "released": []}
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -144,14 +206,28 @@ def test_an_interrupt_is_exit_code_130_without_a_traceback(past: str) -> None:
         assert b"Traceback" not in process.stderr.read()
 
 
-def test_prune_forgets_the_old_log(installed: str) -> None:
+def test_prune_forgets_the_old_log(installed: str, pg18: Database) -> None:
     inside("enqueue", "x", "--count", "3", "--dsn", installed)
     inside("cancel", "1", "2", "3", "--yes", "--dsn", installed)
     assert inside("prune", "--older-than", "1d", "--yes", "--json", "--dsn", installed).json == {
-        "deleted": 0
+        "deleted": 0,
+        "left": 0,
     }
-    done = holdfast("prune", "--older-than", "0s", "--yes", dsn=installed)
-    assert done.out == "3 log rows deleted\n"
+    prune = ("prune", "--older-than", "0s", "--yes")
+    before = inside("log", "--json", "--dsn", installed).json
+    assert len(before) == 3
+    with psycopg.connect(pg18.server_dsn, dbname="postgres") as elsewhere:
+        elsewhere.execute("select pg_current_xact_id()")
+        inside("enqueue", "x", "--dsn", installed)
+        inside("cancel", "4", "--yes", "--dsn", installed)
+        said = holdfast(*prune, dsn=installed).out
+        assert "log rows left: an open transaction on the server, of any database" in said
+        assert inside("log", "--json", "--dsn", installed).json[0]["job_id"] == 4
+    # Transactions of other tests may be open as well.
+    deadline = time.monotonic() + 200
+    while "left" in (said := holdfast(*prune, dsn=installed).out) and time.monotonic() < deadline:
+        pass
+    assert said.endswith("log rows deleted\n")
     assert inside("log", "--json", "--dsn", installed).json == []
 
 
@@ -188,4 +264,20 @@ def test_schedules_are_listed_paused_resumed_run_and_removed(pg18: Database) -> 
 @pytest.mark.parametrize("action", ["pause", "resume", "run", "remove"])
 def test_an_unknown_schedule_is_refused(past: str, action: str) -> None:
     extra = ("--yes",) if action == "remove" else ()
-    inside("schedules", action, "nobody", *extra, "--dsn", past).complains(2, "'nobody'")
+    inside("schedules", action, "nobody", *extra, "--dsn", past).complains(1, "'nobody'")
+
+
+def test_retention_is_shown_set_and_applied(installed: str) -> None:
+    def command(*words: str) -> Any:
+        return inside("retention", *words, "--dsn", installed)
+
+    assert command("show", "--json").json == {"successful": 2592000.0, "others": 7776000.0}
+    assert command("set", "--successful", "none", "--json").json["successful"] is None
+    assert "kept for ever" in command("show").out
+    assert command("set", "--successful", "1d", "--others", "2d", "--json").json == {
+        "successful": 86400.0,
+        "others": 172800.0,
+    }
+    command("set").complains(2, "nothing to set")
+    command("set", "--others", "0s").complains(2, "others must be a positive timedelta")
+    assert command("apply", "--json").json == {"deleted": 0}

@@ -116,7 +116,8 @@ async def fill(hf: Holdfast) -> None:
     await hf.run(mode="drain")
     names = [f"{NAME}_{number}" for number in range(3)]
     now = await hf.queries.now()
-    await hf.store.leases.report(
+    assert hf.store.reports is not None
+    await hf.store.reports.report(
         WorkerInfo(WORKER, "host-7f9c8d", 12345, "0.1.0", names, 500, 171, "running", now, now)
     )
 
@@ -125,7 +126,7 @@ async def fill(hf: Holdfast) -> None:
     ("command", "expected"),
     [
         ("failed", {"id": "1", "entrypoint": NAME, "payload": "900B"}),
-        ("log", {"job": "1", "entrypoint": NAME, "status": "failed"}),
+        ("log", {"job": "1", "entrypoint": NAME, "status": "held(failed)"}),
         ("workers", {"worker": WORKER, "state": "running", "running": "171/500"}),
         ("schedules", {"name": TIMER, "time zone": "America/Argentina/Buenos_Aires"}),
     ],

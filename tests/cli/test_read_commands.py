@@ -184,7 +184,7 @@ def _on_a_terminal(*arguments: str, **variables: str) -> str:
 
 
 def test_colour_is_for_terminals_unless_it_is_unwanted(past: str) -> None:
-    red = "\x1b[31mexception"
+    red = "\x1b[31mfailed (exception)"
     assert red in _on_a_terminal("log", HOLDFAST_DSN=past)
     assert red not in _on_a_terminal("log", HOLDFAST_DSN=past, NO_COLOR="1")
     assert "\x1b" not in holdfast("log", dsn=past).out

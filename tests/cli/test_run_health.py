@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import socket
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from tests.cli.running import Bench, get, installed, until
@@ -106,3 +109,23 @@ def test_a_port_that_is_taken_is_one_line(bench: Bench) -> None:
     assert code == 1
     assert "cannot be used" in log
     assert len(log.splitlines()) == 1
+
+
+def test_a_thousand_open_connections_take_nothing_from_the_worker(bench: Bench) -> None:
+    worker = bench.start("jobs:main", *SERVED)
+    url = worker.health()
+    until(lambda: get(f"{url}/readyz")[0] == 200, "readiness")
+    host, port = url.removeprefix("http://").split(":")
+    process = psutil.Process(worker.process.pid)
+    before = process.num_fds()
+
+    with ExitStack() as connections:
+        for _ in range(1000):
+            connection = socket.create_connection((host, int(port)), timeout=10)
+            connections.enter_context(connection)
+        until(lambda: get(f"{url}/readyz") == (200, "ok\n"), "readiness beside them")
+        assert process.num_fds() < before + 100
+        bench.enqueue("quick", 3)
+        bench.noted("quick", 3)
+
+    assert len(worker.log.splitlines()) < 50

@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from holdfast import Holdfast, WorkerSettings
-from holdfast.cli import probe
-from holdfast.cli.probe import WorkerProbe
 from holdfast.events import Recovered, Retired
 from holdfast.models import JobId
+from holdfast.service import probe
+from holdfast.service.probe import WorkerProbe
 from holdfast.telemetry.prometheus import FAMILIES, Metrics, Sample, cumulative, merge, render
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ def test_every_series_belongs_to_a_family_with_help_and_type() -> None:
 def test_recovered_and_retired_jobs_are_counted() -> None:
     metrics = Metrics([], lambda: 0)
 
-    metrics.notify(Recovered("w", [JobId(1), JobId(2)]))
-    metrics.notify(Retired("w", [JobId(3)], "crash_loop"))
+    metrics.notify(Recovered("w", [JobId(1), JobId(2)], {"mail": 2}))
+    metrics.notify(Retired("w", [JobId(3)], "crash_loop", {"mail": 1}))
 
     lines = render(metrics.samples()).splitlines()
-    assert "holdfast_jobs_recovered_total 2" in lines
-    assert 'holdfast_jobs_retired_total{reason="crash_loop"} 1' in lines
+    assert 'holdfast_jobs_recovered_total{entrypoint="mail"} 2' in lines
+    assert 'holdfast_jobs_retired_total{entrypoint="mail",reason="crash_loop"} 1' in lines
 
 
 def test_samples_of_several_workers_are_summed_by_series() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +17,6 @@ from tests.cli.running import JOBS, Bench, installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.servers import Database
 
@@ -194,3 +196,25 @@ def test_missing_tables_are_one_line(tmp_path: Path, pg18: Database) -> None:
     assert code == 4, log
     assert "holdfast install" in log
     assert len(log.splitlines()) == 1
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")], ids=["one", "two"])
+def test_a_file_beside_the_target_does_not_replace_the_standard_library(
+    bench: Bench, processes: tuple[str, ...]
+) -> None:
+    (bench.directory / "secrets.py").write_text("open('ran', 'w').close()\nfrom random import *\n")
+    bench.enqueue("quick")
+    # As the installed command does it, whose own folder is the first place that Python searches.
+    command = [str(Path(sys.executable).with_name("holdfast")), "run", "jobs:main"]
+    done = subprocess.run(
+        [*command, "--mode", "drain", *processes],
+        cwd=bench.directory,
+        env=os.environ | {"HOLDFAST_DSN": bench.dsn},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert bench.journal("quick")
+    assert not (bench.directory / "ran").exists()

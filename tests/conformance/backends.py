@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -22,7 +23,7 @@ from tests.security.roles import granted
 from tests.security.split import RolesStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from holdfast.clock import Clock
     from holdfast.ports import Store
@@ -33,13 +34,20 @@ if TYPE_CHECKING:
 MEMORY = "memory"
 KINDS = ("asyncpg", "asyncpg_pool", "psycopg", "asyncpg_dsn", "psycopg_dsn")
 SERVERS = sorted(servers.available())
-DATABASES = [f"{kind}-{server}" for server in SERVERS for kind in KINDS]
 ROLES = "roles"
+
+
+def _chosen(kinds: Sequence[str], usual: Sequence[str]) -> list[str]:
+    """Every kind on every server in `make test-all`, otherwise the usual kinds by turns."""
+    if servers.ALL:
+        return [f"{kind}-{server}" for server in SERVERS for kind in kinds]
+    # The newest first, so that the first kind meets it also where it is the only one.
+    return [f"{kind}-{server}" for kind, server in zip(usual, cycle(SERVERS[::-1]), strict=False)]
+
+
+DATABASES = _chosen(KINDS, ("asyncpg_dsn", "psycopg_dsn"))
 EVERYWHERE = [MEMORY, *DATABASES, f"{ROLES}-{servers.EMBEDDED}"]
-SYNCHRONOUS = [
-    MEMORY,
-    *(f"{kind}-{server}" for server in SERVERS for kind in ("sync", "sync_manual")),
-]
+SYNCHRONOUS = [MEMORY, *_chosen(("sync", "sync_manual"), ("sync", "sync_manual"))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.lifecycle import TRANSITIONS, Status, Verb
 from holdfast.models import (
     Change,
-    Held,
+    ClaimRule,
     Job,
     JobId,
+    LeaseKey,
     LogEntry,
     NewJob,
     Recovery,
     Schedule,
     Statistic,
-    Want,
     WorkerInfo,
 )
 from holdfast.queries import Queries
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from holdfast.clock import ManualClock
-    from holdfast.ports import Store
+    from holdfast.ports import Reports, Store
 
 LEASE = timedelta(seconds=30)
 SECOND = timedelta(seconds=1)
 INSTANT = timedelta(microseconds=1)
-WANT = Want("mail", LEASE)
+WANT = ClaimRule("mail", LEASE)
 
 _ALL = 10_000
 
@@ -60,13 +60,22 @@ def token_of(job: Job) -> UUID:
     return job.claim_token
 
 
-def holding(job: Job) -> Held:
-    return Held(job.id, token_of(job))
+def holding(job: Job) -> LeaseKey:
+    return LeaseKey(job.id, token_of(job))
 
 
 def change(job: Job, **fields: Any) -> Change:
     """What the holder of this lease asks for."""
     return Change(holding(job), **fields)
+
+
+def ledger(job: Job, *, leased: bool = True) -> dict[str, Any]:
+    """What the log says about a job that the end of this lease, or an operator, left there."""
+    return {
+        "enqueued_at": job.created,
+        "due_at": job.execute_after,
+        "lease": job.lease if leased else None,
+    }
 
 
 def ids(jobs: list[Job]) -> list[JobId]:
@@ -83,6 +92,12 @@ class Rig:
         self.store = worker()
         self.queries = Queries(self.store)
 
+    @property
+    def reports(self) -> Reports:
+        """A store of jobs has a place for them."""
+        assert self.store.reports is not None
+        return self.store.reports
+
     async def enqueue(self, *jobs: NewJob) -> list[JobId]:
         found = await self.store.jobs.insert(jobs, "raise")
         return [job_id for job_id in found if job_id is not None]
@@ -91,18 +106,35 @@ class Rig:
         [job_id] = await self.enqueue(NewJob(entrypoint, **fields))
         return job_id
 
-    async def claim(self, *wants: Want, limit: int = 100, worker: str = "w1") -> list[Job]:
+    async def claim(self, *rules: ClaimRule, limit: int = 100, worker: str = "w1") -> list[Job]:
         leases = self.worker().leases
-        return await leases.claim(wants or (WANT,), limit=limit, worker=worker, sweep=True)
+        return await leases.claim(rules or (WANT,), limit=limit, worker=worker, sweep=True)
+
+    async def claim_recovered(
+        self, *rules: ClaimRule, limit: int = 100, worker: str = "w1", suspects: bool = False
+    ) -> list[Job]:
+        leases = self.worker().leases
+        return await leases.claim_recovered(
+            rules or (WANT,), limit=limit, worker=worker, suspects=suspects
+        )
+
+    async def claim_any(self, *rules: ClaimRule, limit: int = 100, worker: str = "w1") -> list[Job]:
+        """Whatever waits: fresh jobs, then recovered ones, then suspects."""
+        jobs = await self.claim(*rules, limit=limit, worker=worker)
+        for suspects in (False, True):
+            jobs += await self.claim_recovered(
+                *rules, limit=limit, worker=worker, suspects=suspects
+            )
+        return jobs
 
     async def lease(self, entrypoint: str = "mail", **fields: Any) -> Job:
         """Enqueue a job and claim it, and nothing else."""
         job_id = await self.add(entrypoint, **fields)
-        [job] = await self.claim(Want(entrypoint, LEASE))
+        [job] = await self.claim(ClaimRule(entrypoint, LEASE))
         assert job.id == job_id
         return job
 
-    async def change(self, verb: str, *changes: Change) -> set[Held]:
+    async def change(self, verb: str, *changes: Change) -> set[LeaseKey]:
         return set(await self.store.leases.change(TRANSITIONS[verb], changes))
 
     async def settle(self, verb: str, job: Job, **fields: Any) -> None:
@@ -115,8 +147,8 @@ class Rig:
         await self.settle(Verb.HOLD, job, error="broken")
         return job.id
 
-    async def recover(self, *wants: Want, **options: Any) -> Recovery:
-        return await self.store.leases.recover(wants or (WANT,), **options)
+    async def recover(self, *rules: ClaimRule, **options: Any) -> Recovery:
+        return await self.store.leases.recover(rules or (WANT,), **options)
 
     async def cancel(self, *job_ids: JobId) -> set[JobId]:
         return await self.queries.mark_job_as_cancelled(job_ids)
@@ -153,11 +185,17 @@ class Rig:
         await self.queries.delete_jobs([jobs[3].id])
         return jobs
 
-    async def job_in(self, status: Status) -> Leased:
-        """A job that was retried once and then leased again, on its way to a state."""
+    async def job_in(self, status: Status, deaths: int = 0) -> Leased:
+        """A job that was retried once and then leased again, on its way to a state.
+
+        Its worker has died `deaths` times since.
+        """
         first = await self.lease()
         await self.settle(Verb.RETRY, first, error="not yet")
         [job] = await self.claim()
+        for _ in range(deaths):
+            await self.recover(worker="w1")
+            [job] = await self.claim_any()
         match status:
             case Status.PICKED:
                 pass

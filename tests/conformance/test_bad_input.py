@@ -37,8 +37,11 @@ def nested(levels: int) -> Any:
 
 JOBS: Mapping[str, Mapping[str, tuple[dict[str, Any], str]]] = {
     "times": {
-        "negative delay": ({"execute_after": -SECOND}, "must be a delay from 0"),
-        "endless delay": ({"execute_after": timedelta.max}, "must be a delay from 0"),
+        "delay of a thousand years back": (
+            {"execute_after": timedelta(days=-365_000)},
+            "must be a delay from -36500 days",
+        ),
+        "endless delay": ({"execute_after": timedelta.max}, "must be a delay from -36500 days"),
         "naive instant": (
             {"execute_after": datetime(2030, 1, 1)},
             "2030-01-01T00:00:00 has no time",
@@ -117,7 +120,7 @@ CALLS: Mapping[str, Mapping[str, tuple[Call, str]]] = {
         ),
         "unknown on_conflict": (
             lambda q: q.enqueue("mail", on_conflict="ignore"),
-            'on_conflict must be "raise" or "skip", got \'ignore\'',
+            'on_conflict must be "raise", "skip" or "update_priority", got \'ignore\'',
         ),
         "the third of a batch": (
             lambda q: q.enqueue("mail", [b"1", b"2", "3"]),

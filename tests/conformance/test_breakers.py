@@ -116,8 +116,8 @@ async def test_permits_of_a_dead_worker_expire_and_those_given_back_do_not_have_
     second = await ask(breakers, OTHER, wanted=2)
     assert (first.allowance, second.allowance) == (2, 1)
     assert first.expires is not None
-    await breakers.give_back("mail", first.generation, first.expires, 1)
-    await breakers.give_back("mail", first.generation - 1, first.expires, 1)
+    await breakers.return_permits("mail", first.generation, first.expires, 1)
+    await breakers.return_permits("mail", first.generation - 1, first.expires, 1)
     assert (await ask(breakers, OTHER)).allowance == 1
     clock.set(first.expires)
     assert (await ask(breakers, OTHER)).allowance == 1
@@ -163,8 +163,8 @@ async def test_a_frozen_transaction_on_a_breaker_makes_nobody_wait(
     store = tables.store(clock)
     await tell(store.breakers, False, generation=0, policy=OTHER)
     clock.advance(10 * SECOND)
-    other = tables.driver.fork("frozen")
-    async with asyncio.timeout(8), other.transaction() as frozen:
+    other = tables.driver.fork("side")
+    async with asyncio.timeout(60), other.transaction() as frozen:
         await frozen.fetch(f"select from {tables.names.table('_breakers')} for update")
         assert (await ask(store.breakers, OTHER)).allowance == 0
     assert (await ask(store.breakers, OTHER)).allowance == 3
@@ -184,7 +184,7 @@ async def test_memory_is_a_store_like_the_others(backends: Backends, clock: Manu
             admission = await ask(breakers, wanted=step % 3)
             story.append(admission)
             if step % 4 == 0 and admission.expires:
-                await breakers.give_back("stripe", admission.generation, admission.expires, 1)
+                await breakers.return_permits("stripe", admission.generation, admission.expires, 1)
             elif step % 5:
                 await tell(breakers, step % 13 > 9, generation=admission.generation)
             story += await breakers.all()

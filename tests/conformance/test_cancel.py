@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.lifecycle import LIVE, Status, Verb
 from holdfast.models import JobId, LogEntry, NewJob
-from tests.conformance.rig import SECOND, change, holding
+from tests.conformance.rig import SECOND, change, holding, ledger
 
 if TYPE_CHECKING:
     from tests.conformance.rig import Rig
@@ -38,6 +38,7 @@ async def test_a_job_can_be_deleted_unless_it_runs(rig: Rig, status: Status) -> 
 @pytest.mark.parametrize("leased", [True, False])
 async def test_the_log_says_who_did_it_and_who_held_it(rig: Rig, leased: bool) -> None:
     job_id = await rig.add(priority=2)
+    job = await rig.row(job_id)
     claimed = await rig.claim(worker="w3") if leased else []
     rig.clock.advance(SECOND)
     await rig.queries.mark_job_as_cancelled([job_id], actor="ann", reason="not wanted")
@@ -56,6 +57,7 @@ async def test_the_log_says_who_did_it_and_who_held_it(rig: Rig, leased: bool) -
         reason="not wanted",
         traceback=None,
         created=rig.clock.now(),
+        **ledger(claimed[0] if leased else job),
     )
 
 

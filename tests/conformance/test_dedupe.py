@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import DuplicateJobError
 from holdfast.lifecycle import RETIRE_LAST_RETRY, Status, Verb
-from holdfast.models import NewJob, Want
+from holdfast.models import ClaimRule, NewJob
 from tests.conformance.rig import LEASE
 
 if TYPE_CHECKING:
@@ -109,12 +109,14 @@ async def end(rig: Rig, way: str) -> JobId:
         case "cancel picked":
             await rig.cancel(job.id)
         case "retire:stale":
-            await rig.recover(Want("mail", LEASE, max_recoveries=1), worker="w1")
+            await rig.recover(worker="w1")
+            await rig.claim_any()
+            await rig.recover(ClaimRule("mail", LEASE, max_recoveries=2), worker="w1")
         case "retire:last_retry":
             await rig.settle(RETIRE_LAST_RETRY.name, job, error="no", max_attempts=1)
         case "retire:unclaimable":
             await rig.settle(Verb.RETRY, job, error="no")
-            await rig.claim(Want("mail", LEASE, max_attempts=1))
+            await rig.claim(ClaimRule("mail", LEASE, max_attempts=1))
         case _:
             await rig.settle(way, job, error="no")
     return job.id

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.lifecycle import LIVE, Status, Verb
-from holdfast.models import HeldFilter, LogEntry, Want
-from tests.conformance.rig import LEASE, SECOND, ids
+from holdfast.models import ClaimRule, HeldFilter, LogEntry
+from tests.conformance.rig import LEASE, SECOND, ids, ledger
 
 if TYPE_CHECKING:
     from holdfast.models import JobId
@@ -72,6 +72,7 @@ async def test_editing_replaces_the_payload_and_says_who_did(
         reason="typo",
         traceback=None,
         created=now,
+        **ledger(held),
     )
     await rig.queries.requeue_jobs([job_id])
     assert [job.payload for job in await rig.claim()] == [payload]
@@ -94,5 +95,5 @@ async def test_only_a_held_job_can_be_resolved(rig: Rig, status: Status) -> None
 async def test_a_requeue_may_give_a_cap_of_its_own(rig: Rig, given: int | None, kept: int) -> None:
     job_id = await rig.hold(max_attempts=3)
     await rig.queries.requeue_jobs([job_id], max_attempts=given)
-    [job] = await rig.claim(Want("mail", LEASE, max_attempts=1))
+    [job] = await rig.claim(ClaimRule("mail", LEASE, max_attempts=1))
     assert (job.id, job.max_attempts) == (job_id, kept)

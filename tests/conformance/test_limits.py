@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.lifecycle import Status, Verb
-from holdfast.models import LogEntry, NewJob, Room, Want
-from tests.conformance.rig import LEASE, SECOND, WANT, ids
+from holdfast.models import Capacity, ClaimRule, LogEntry, NewJob
+from tests.conformance.rig import LEASE, SECOND, WANT, ids, ledger
 
 if TYPE_CHECKING:
     from holdfast.models import Job
     from tests.conformance.rig import Rig
 
 
-def limited(limit: int, entrypoint: str = "mail") -> Want:
-    return Want(entrypoint, LEASE, concurrency_limit=limit)
+def limited(limit: int, entrypoint: str = "mail") -> ClaimRule:
+    return ClaimRule(entrypoint, LEASE, concurrency_limit=limit)
 
 
 @pytest.mark.parametrize(("limit", "batch", "claimed"), [(1, 10, 1), (2, 10, 2), (3, 2, 2)])
@@ -53,7 +53,8 @@ async def test_a_stale_lease_counts_until_somebody_ends_it(rig: Rig) -> None:
     rig.clock.advance(10 * LEASE)
     assert await rig.claim(limited(1)) == []
     assert (await rig.recover(limited(1))).recovered == (job.id,)
-    assert ids(await rig.claim(limited(1))) == [job.id]
+    assert ids(await rig.claim_recovered(limited(1))) == [job.id]
+    assert await rig.claim(limited(1)) == []
 
 
 async def test_a_limit_spans_priorities(rig: Rig) -> None:
@@ -76,8 +77,8 @@ async def test_limits_of_two_entrypoints_are_independent(rig: Rig) -> None:
     assert sorted(job.entrypoint for job in jobs) == ["mail", "sms", "sms"]
 
 
-def roomy(left: int, entrypoint: str = "mail", limit: int = 0) -> Want:
-    return Want(entrypoint, LEASE, concurrency_limit=limit, room=Room(left))
+def roomy(left: int, entrypoint: str = "mail", limit: int = 0) -> ClaimRule:
+    return ClaimRule(entrypoint, LEASE, concurrency_limit=limit, room=Capacity(left))
 
 
 @pytest.mark.parametrize(
@@ -88,10 +89,10 @@ async def test_a_claim_takes_no_more_than_there_is_room_for_and_counts_it_down(
     rig: Rig, left: int, batch: int, limit: int, claimed: int
 ) -> None:
     job_ids = await rig.enqueue(*[NewJob("mail")] * 5)
-    want = roomy(left, limit=limit)
-    assert ids(await rig.claim(want, limit=batch)) == job_ids[:claimed]
-    assert want.room is not None
-    assert want.room.left == left - claimed
+    rule = roomy(left, limit=limit)
+    assert ids(await rig.claim(rule, limit=batch)) == job_ids[:claimed]
+    assert rule.room is not None
+    assert rule.room.left == left - claimed
 
 
 async def test_room_is_shared_by_all_priorities_and_the_highest_has_it_first(rig: Rig) -> None:
@@ -107,12 +108,12 @@ async def test_what_one_entrypoint_has_no_room_for_goes_to_the_others(rig: Rig) 
 
 async def test_a_store_asked_again_goes_by_the_room_there_is_then(rig: Rig) -> None:
     first, second, *_ = await rig.enqueue(*[NewJob("mail")] * 5)
-    want, leases = roomy(1), rig.worker().leases
-    assert want.room is not None
-    assert ids(await leases.claim([want], limit=10, worker="w1")) == [first]
-    assert await leases.claim([want], limit=10, worker="w1") == []
-    want.room.left = 1
-    assert ids(await leases.claim([want], limit=10, worker="w1")) == [second]
+    rule, leases = roomy(1), rig.worker().leases
+    assert rule.room is not None
+    assert ids(await leases.claim([rule], limit=10, worker="w1")) == [first]
+    assert await leases.claim([rule], limit=10, worker="w1") == []
+    rule.room.left = 1
+    assert ids(await leases.claim([rule], limit=10, worker="w1")) == [second]
 
 
 async def tried(rig: Rig, times: int, max_attempts: int | None = None) -> Job:
@@ -140,14 +141,14 @@ async def test_the_cap_of_a_row_goes_before_that_of_its_entrypoint(
 ) -> None:
     job = await tried(rig, 1, own)
     assert job.attempts == 1
-    [claimed] = await rig.claim(Want("mail", LEASE, max_attempts=general))
+    [claimed] = await rig.claim(ClaimRule("mail", LEASE, max_attempts=general))
     assert (claimed.id, claimed.status) == (job.id, status)
 
 
 async def test_a_job_without_attempts_left_is_held_instead_of_claimed(rig: Rig) -> None:
     job = await tried(rig, 2)
     rig.clock.advance(SECOND)
-    [retired] = await rig.claim(Want("mail", LEASE, max_attempts=2))
+    [retired] = await rig.claim(ClaimRule("mail", LEASE, max_attempts=2))
     now = rig.clock.now()
     assert retired == job._replace(status=Status.FAILED, updated=now, held_at=now)
     assert await rig.row(job.id) == retired
@@ -166,13 +167,14 @@ async def test_a_job_without_attempts_left_is_held_instead_of_claimed(rig: Rig) 
         reason="max_attempts",
         traceback=None,
         created=now,
+        **ledger(job),
     )
 
 
 async def test_a_retired_job_uses_up_its_place_in_the_batch(rig: Rig) -> None:
     job = await tried(rig, 1)
     other = await rig.add()
-    capped = Want("mail", LEASE, max_attempts=1)
+    capped = ClaimRule("mail", LEASE, max_attempts=1)
     assert [(found.id, found.status) for found in await rig.claim(capped, limit=1)] == [
         (job.id, Status.FAILED)
     ]
@@ -185,5 +187,5 @@ async def test_a_job_that_is_not_due_is_not_retired_either(rig: Rig) -> None:
     job = await rig.lease()
     await rig.settle(Verb.RETRY, job, delay=SECOND, error="no")
     before = await rig.rows()
-    assert await rig.claim(Want("mail", LEASE, max_attempts=1)) == []
+    assert await rig.claim(ClaimRule("mail", LEASE, max_attempts=1)) == []
     assert await rig.rows() == before

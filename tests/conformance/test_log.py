@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast.histogram import place
 from holdfast.lifecycle import Status, Verb
 from holdfast.models import NewJob, Statistic
 from tests.conformance.rig import SECOND, change
@@ -15,6 +17,7 @@ from tests.conformance.rig import SECOND, change
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from holdfast.histogram import Histogram
     from holdfast.models import JobId
     from tests.conformance.rig import Rig
 
@@ -32,7 +35,7 @@ async def ended(rig: Rig, verb: Verb, entrypoint: str = "mail", after: timedelta
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Rows are counted when no older transaction runs on the server, of which nobody is told."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -95,12 +98,61 @@ async def test_outcomes_are_counted_by_minute_and_kind(rig: Rig) -> None:
     await rig.cancel(await rig.add())
     await count_all(rig)
     nothing = timedelta(0)
-    assert await rig.queries.log_statistics() == [
+    found = await rig.queries.log_statistics()
+    assert [replace(statistic, waited=(), ran=()) for statistic in found] == [
         Statistic(START + MINUTE, "mail", 0, Status.CANCELED, 1, nothing),
         Statistic(START + MINUTE, "mail", 0, Status.SUCCESSFUL, 1, nothing),
         Statistic(START, "mail", 0, Status.SUCCESSFUL, 2, 30 * SECOND),
         Statistic(START, "sms", 0, Status.EXCEPTION, 1, SECOND),
     ]
+
+
+async def test_waiting_and_running_times_are_counted_in_steps(rig: Rig) -> None:
+    for waited, ran in ((2, 10), (2, 20), (300, 1)):
+        await rig.add()
+        rig.clock.advance(waited * SECOND)
+        [job] = await rig.claim()
+        rig.clock.advance(ran * SECOND)
+        await rig.settle(Verb.COMPLETE, job)
+        # Each is counted by itself, so that counts are added to those that are there.
+        await count_all(rig)
+    await rig.cancel(await rig.add())
+    await count_all(rig)
+    [timing] = await rig.queries.timings(timedelta(days=1))
+    assert timing.entrypoint == "mail"
+    assert {place(2 * SECOND): 2, place(300 * SECOND): 1} == counts(timing.waited)
+    assert {place(SECOND * ran): 1 for ran in (1, 10, 20)} == counts(timing.ran)
+    median = timing.waiting(0.5)
+    assert median is not None
+    assert median / SECOND == pytest.approx(2, rel=0.2)
+
+
+def counts(histogram: Histogram) -> dict[int, int]:
+    return {at: count for at, count in enumerate(histogram) if count}
+
+
+async def test_a_lease_that_ended_says_when_its_job_was_enqueued_and_due(rig: Rig) -> None:
+    job_id = await rig.add(execute_after=MINUTE)
+    rig.clock.advance(2 * MINUTE)
+    [job] = await rig.claim()
+    await rig.settle(Verb.RETRY, job, error="no", delay=MINUTE)
+    rig.clock.advance(MINUTE)
+    [again] = await rig.claim()
+    await rig.settle(Verb.COMPLETE, again)
+    first, last = await rig.queries.job_history(job_id)
+    assert (first.enqueued_at, first.due_at, first.lease) == (START, START + MINUTE, job.lease)
+    assert (last.enqueued_at, last.due_at) == (START, START + 3 * MINUTE)
+    assert (first.fingerprint is None, last.fingerprint) == (False, None)
+
+
+async def test_errors_of_one_kind_share_a_fingerprint(rig: Rig) -> None:
+    told = ["timeout after 5 s", "timeout after 31 s", "refused"]
+    marks = []
+    for error in told:
+        job = await rig.lease()
+        await rig.settle(Verb.HOLD, job, error=error)
+        marks.append((await rig.last_entry(job.id)).fingerprint)
+    assert marks[0] == marks[1] != marks[2]
 
 
 async def test_a_row_is_counted_once_however_often_one_counts(rig: Rig) -> None:
@@ -159,8 +211,18 @@ async def test_pruning_takes_the_oldest_first_and_keeps_what_is_young(rig: Rig) 
     assert await rig.queries.log_statistics() == before
 
 
+async def test_what_is_counted_is_not_left_by_pruning(rig: Rig) -> None:
+    await ended(rig, Verb.COMPLETE)
+    rig.clock.advance(MINUTE + SECOND)
+    await count_all(rig)
+    assert await rig.queries.uncounted_log(MINUTE) == 0
+    assert await rig.queries.prune_log(MINUTE) == 1
+
+
 async def test_pruning_does_not_lose_what_was_not_counted(rig: Rig) -> None:
     await ended(rig, Verb.COMPLETE)
     rig.clock.advance(MINUTE)
+    rig.clock.advance(SECOND)
     assert await rig.store.jobs.prune(older_than=timedelta(0), limit=10) == 0
+    assert await rig.store.jobs.uncounted(timedelta(0)) == 1
     assert len((await rig.rows()).log) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import JobNotFound
 from holdfast.lifecycle import FINAL, LIVE, Status, Verb
-from holdfast.models import JobId, NewJob, QueueSize, Want, WorkerInfo
+from holdfast.models import ClaimRule, JobId, NewJob, QueueSize, WorkerInfo
 from tests.conformance.rig import LEASE, SECOND, WANT, ids
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ async def test_a_history_tells_a_whole_life_in_order(rig: Rig) -> None:
     job, other = await rig.claim()
     await rig.settle(Verb.COMPLETE, other)
     await rig.recover(worker="w1")
-    [job] = await rig.claim(worker="w2")
+    [job] = await rig.claim_recovered(worker="w2")
     await rig.settle(Verb.HOLD, job, error="no")
     await rig.queries.requeue_jobs([job.id], actor="ann")
     await rig.cancel(job.id)
@@ -106,7 +106,7 @@ async def test_the_oldest_claimable_job_tells_how_long_an_entrypoint_waits(rig: 
         NewJob("sms", execute_after=now - 3 * SECOND),
         NewJob("later", execute_after=SECOND),
     )
-    await rig.claim(Want("sms", LEASE))
+    await rig.claim(ClaimRule("sms", LEASE))
     assert await rig.queries.oldest_waiting() == {"mail": now - 2 * SECOND}
 
 
@@ -160,25 +160,25 @@ def reporting(rig: Rig, name: str, **fields: Any) -> WorkerInfo:
 
 async def test_a_worker_is_known_from_its_report_to_its_farewell(rig: Rig) -> None:
     first = reporting(rig, "w2")
-    await rig.store.leases.report(first)
-    await rig.store.leases.report(reporting(rig, "w1", entrypoints=[]))
+    await rig.reports.report(first)
+    await rig.reports.report(reporting(rig, "w1", entrypoints=[]))
     rig.clock.advance(SECOND)
     later = reporting(
         rig, "w2", entrypoints=["fax"], running=3, concurrency=4, state="draining", host="other"
     )
-    await rig.store.leases.report(later)
+    await rig.reports.report(later)
     workers = await rig.queries.list_workers()
     assert [worker.id for worker in workers] == ["w1", "w2"]
     assert workers[1] == later._replace(started_at=first.started_at, host="host")
-    await rig.store.leases.farewell("w2")
-    await rig.store.leases.farewell("nobody")
+    await rig.reports.sign_off("w2")
+    await rig.reports.sign_off("nobody")
     assert [worker.id for worker in await rig.queries.list_workers()] == ["w1"]
 
 
 async def test_a_farewell_leaves_the_jobs_to_their_leases(rig: Rig) -> None:
-    await rig.store.leases.report(reporting(rig, "w1"))
+    await rig.reports.report(reporting(rig, "w1"))
     job = await rig.lease()
-    await rig.store.leases.farewell("w1")
+    await rig.reports.sign_off("w1")
     assert await rig.row(job.id) == job
 
 

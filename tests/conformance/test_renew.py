@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from holdfast.lifecycle import Verb
-from holdfast.models import Held, NewJob, Recovery
+from holdfast.models import LeaseKey, NewJob, Recovery
 from tests.conformance.rig import INSTANT, LEASE, SECOND, holding
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ async def test_each_lease_of_a_batch_is_judged_by_itself(rig: Rig) -> None:
     assert await rig.store.leases.renew([holding(kept)]) == {holding(kept)}
     assert (await rig.recover()).recovered == (recovered.id,)
     leases = [holding(job) for job in (recovered, cancelled, settled, kept)]
-    assert await rig.store.leases.renew([*leases, Held(kept.id, uuid4())]) == {holding(kept)}
+    assert await rig.store.leases.renew([*leases, LeaseKey(kept.id, uuid4())]) == {holding(kept)}
 
 
 async def test_of_two_leases_on_one_job_only_the_second_is_kept(rig: Rig) -> None:
     first = await rig.lease()
     rig.clock.advance(LEASE)
     await rig.recover()
-    [second] = await rig.claim()
+    [second] = await rig.claim_recovered()
     both = [holding(second), holding(first), holding(second)]
     assert await rig.store.leases.renew(both) == {holding(second)}
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.lifecycle import Status, Verb
 from holdfast.models import JobId, LogEntry, NewJob, Requeued
-from tests.conformance.rig import SECOND, change, ids
+from tests.conformance.rig import SECOND, change, ids, ledger
 
 if TYPE_CHECKING:
     from tests.conformance.rig import Rig
@@ -39,7 +39,29 @@ async def test_a_requeued_job_starts_anew_and_keeps_its_error(rig: Rig) -> None:
         reason="fixed",
         traceback=None,
         created=now,
+        **ledger(held),
     )
+
+
+async def test_a_preview_says_what_a_requeue_would_do(rig: Rig) -> None:
+    first = await rig.hold(dedupe_key="daily")
+    second = await rig.hold(dedupe_key="daily")
+    blocked = await rig.hold(dedupe_key="weekly")
+    plain = await rig.hold()
+    owner = await rig.add(dedupe_key="weekly")
+    asked = [plain, owner, blocked, second, first, JobId(999)]
+    before = await rig.rows()
+    foretold = await rig.queries.preview_requeue(asked)
+    assert foretold == {
+        first: Requeued.REQUEUED,
+        second: Requeued.KEY_TAKEN,
+        blocked: Requeued.KEY_TAKEN,
+        owner: Requeued.NOT_HELD,
+        plain: Requeued.REQUEUED,
+        JobId(999): Requeued.NOT_FOUND,
+    }
+    assert await rig.rows() == before
+    assert await rig.queries.requeue_jobs(asked) == foretold
 
 
 async def test_both_counters_are_reset_and_logged_as_they_were(rig: Rig) -> None:
@@ -47,7 +69,7 @@ async def test_both_counters_are_reset_and_logged_as_they_were(rig: Rig) -> None
     await rig.settle(Verb.RETRY, job, error="no")
     await rig.claim()
     await rig.recover(worker="w1")
-    [job] = await rig.claim()
+    [job] = await rig.claim_recovered()
     assert (job.attempts, job.recoveries) == (1, 1)
     await rig.settle(Verb.HOLD, job, error="no")
     await rig.queries.requeue_jobs([job.id])

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import DuplicateJobError
 from holdfast.lifecycle import Status, Verb
-from holdfast.models import Job, Schedule, Want
+from holdfast.models import ClaimRule, Job, Schedule
 from tests.conformance.rig import LEASE, SECOND
 
 if TYPE_CHECKING:
@@ -169,15 +169,15 @@ async def test_a_tick_that_has_its_job_already_makes_no_second(rig: Rig) -> None
 async def test_ticks_that_must_not_overlap_wait_for_the_one_before(
     rig: Rig, status: Status
 ) -> None:
-    want = Want("report", LEASE)
+    rule = ClaimRule("report", LEASE)
     schedule = await register(rig, overlap="skip")
     slots = [START, START + MINUTE]
     assert len(await rig.store.schedules.advance(schedule, slots, START + 2 * MINUTE) or []) == 1
-    jobs = await rig.claim(want) if status is Status.PICKED else []
+    jobs = await rig.claim(rule) if status is Status.PICKED else []
     schedule = await only(rig)
     later = schedule.next_run
     assert await rig.store.schedules.advance(schedule, [later], later + MINUTE) == []
-    for job in jobs or await rig.claim(want):
+    for job in jobs or await rig.claim(rule):
         await rig.settle(Verb.COMPLETE, job)
     schedule = await only(rig)
     later = schedule.next_run

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast.fingerprint import fingerprint
 from holdfast.lifecycle import RETIRE_LAST_RETRY, Status, Verb
 from holdfast.models import JobId, LogEntry, NewJob, TracebackRecord
-from tests.conformance.rig import SECOND, change, holding
+from tests.conformance.rig import SECOND, change, holding, ledger
 
 if TYPE_CHECKING:
     from holdfast.models import Job
@@ -43,6 +44,7 @@ def entry_of(job: Job, status: Status, **fields: Any) -> LogEntry:
         reason=None,
         traceback=None,
         created=job.created,
+        **ledger(job),
     )
     return entry._replace(**fields)
 
@@ -80,7 +82,9 @@ async def test_a_held_job_stays_with_its_error(rig: Rig) -> None:
         held_at=now,
         **UNLEASED,
     )
-    assert await only_entry(rig, job) == entry_of(job, Status.FAILED, reason="policy", created=now)
+    assert await only_entry(rig, job) == entry_of(
+        job, Status.FAILED, reason="policy", created=now, fingerprint=fingerprint("ValueError: no")
+    )
 
 
 @pytest.mark.parametrize("delay", [None, timedelta(0), SECOND, timedelta(days=400)])
@@ -100,7 +104,9 @@ async def test_a_retried_job_waits_for_its_delay_with_one_attempt_more(
         last_error_at=now,
         **UNLEASED,
     )
-    assert await only_entry(rig, job) == entry_of(job, Status.QUEUED, reason="busy", created=now)
+    assert await only_entry(rig, job) == entry_of(
+        job, Status.QUEUED, reason="busy", created=now, fingerprint=fingerprint("not yet")
+    )
 
 
 async def test_a_released_job_is_as_it_was_before_its_claim(rig: Rig) -> None:
@@ -147,7 +153,7 @@ async def test_the_last_retry_holds_the_job_and_says_why(rig: Rig) -> None:
         **UNLEASED,
     )
     assert await only_entry(rig, job) == entry_of(
-        job, Status.FAILED, reason="max_attempts", created=now
+        job, Status.FAILED, reason="max_attempts", created=now, fingerprint=fingerprint("no")
     )
 
 
@@ -245,8 +251,8 @@ async def test_forgetting_a_claim_whose_jobs_are_settled_changes_nothing(rig: Ri
     job = await rig.lease()
     await rig.settle(Verb.RELEASE, job)
     before = await rig.rows()
-    await rig.store.leases.forget([holding(job).token])
-    await rig.store.leases.forget([])
+    await rig.store.leases.delete_claims([holding(job).token])
+    await rig.store.leases.delete_claims([])
     assert await rig.rows() == before
 
 

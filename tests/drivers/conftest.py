@@ -32,6 +32,14 @@ async def witness(pg18: Database) -> AsyncIterator[Any]:
 
 
 @pytest.fixture
+async def pg_witness(pg: Database) -> AsyncIterator[Any]:
+    """Another session of the same database, on each kind of server."""
+    connection = await asyncpg.connect(pg.dsn)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
 async def proxy(pg18: Database) -> AsyncIterator[Proxy]:
     async with Proxy(pg18.dsn) as made:
         yield made

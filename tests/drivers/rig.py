@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import psycopg
 
-from holdfast.stores.postgres.drivers.asyncpg import (
-    AsyncpgDriver,
-    AsyncpgDsnDriver,
-    AsyncpgPoolDriver,
-)
-from holdfast.stores.postgres.drivers.psycopg import (
-    PsycopgDriver,
-    PsycopgDsnDriver,
-    SyncPsycopgDriver,
-)
+from holdfast.stores.postgres.drivers import connect
+from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver, AsyncpgPoolDriver
+from holdfast.stores.postgres.drivers.psycopg import PsycopgDriver, SyncPsycopgDriver
+from holdfast.stores.postgres.render import Query
+from holdfast.stores.postgres.runner import send
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
     from holdfast.stores.postgres.drivers.base import Driver
+    from holdfast.stores.postgres.drivers.reconnecting import Reconnecting
 
 DSN_KINDS = ["asyncpg_dsn", "psycopg_dsn"]
 OWNED_KINDS = ["asyncpg", "psycopg", "psycopg_manual"]
@@ -69,13 +65,14 @@ async def opened(kind: str, dsn: str, timeout: float = 10.0) -> AsyncIterator[Dr
             await driver.close()
 
 
-def dsn_driver(kind: str, dsn: str, **options: Any) -> AsyncpgDsnDriver | PsycopgDsnDriver:
-    return (AsyncpgDsnDriver if kind == "asyncpg_dsn" else PsycopgDsnDriver)(dsn, **options)
+def dsn_driver(kind: str, dsn: str, **options: Any) -> Reconnecting:
+    library: Any = kind.removesuffix("_dsn")
+    return connect(dsn, driver=library, **options)
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
     """Ask until it holds: what another session does raises no event here."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -83,6 +80,12 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
 async def value(driver: Driver, sql: str, *args: object) -> Any:
     ((found,),) = await driver.fetch(sql, args)
     return found
+
+
+async def sent(driver: Driver, sql: str) -> Any:
+    """The value of a statement that is repeated as the store's are."""
+    rows = await send(driver, Query(sql, (), reads=False))
+    return rows[0][0] if rows else None
 
 
 async def ends(work: Coroutine[Any, Any, Any]) -> Any:

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.errors import ConnectionFailed, ConnectionLost, DeadlineExceeded
+from holdfast.settings import Names
+from holdfast.stores.postgres.render import Query, statements
+from holdfast.stores.postgres.runner import send
 from tests.drivers.rig import (
     ALL_KINDS,
     ASYNC_KINDS,
@@ -16,6 +19,7 @@ from tests.drivers.rig import (
     dsn_driver,
     ends,
     opened,
+    sent,
     value,
 )
 
@@ -68,7 +72,7 @@ async def test_a_statement_refused_by_a_read_only_server_is_sent_through_a_new_c
     async with opened(kind, pg18.dsn) as driver:
         before = await value(driver, "select pg_backend_pid()")
         await driver.script("set default_transaction_read_only to on")
-        await driver.fetch("create table t (id bigint)")
+        await sent(driver, "create table t (id bigint)")
         assert await value(driver, "select pg_backend_pid()") != before
     assert "the server takes no changes" in caplog.text
 
@@ -159,3 +163,29 @@ async def test_an_event_loop_ends_although_its_connection_is_swallowed(
 
     await asyncio.wait_for(asyncio.to_thread(asyncio.run, work()), PATIENCE)
     assert stuck.is_set()
+
+
+@pytest.mark.parametrize("kind", DSN_KINDS)
+async def test_a_statement_that_reads_is_sent_again_when_its_connection_was_lost(
+    kind: str, pg18: Database, witness: Any
+) -> None:
+    sql = "select pg_backend_pid(), count(*) from generate_series(1, 3)"
+    async with opened(kind, pg18.dsn) as driver:
+        for reads in (True, False):
+            pid = await value(driver, "select pg_backend_pid()")
+            await witness.fetchval("select pg_terminate_backend($1)", pid)
+            sending = send(driver, Query(sql, (), reads=reads))
+            if reads:
+                [[other, count]] = await ends(sending)
+                assert (other != pid, count) == (True, 3)
+            else:
+                with pytest.raises(ConnectionLost):
+                    await ends(sending)
+
+
+def test_only_statements_that_change_nothing_are_sent_again() -> None:
+    rendered = statements(Names())
+    reading = {name for name in rendered.names() if rendered[name].reads}
+    assert {"get", "size", "log", "now", "lanes", "workers", "statistics"} <= reading
+    assert not {"claim", "complete", "renew", "recover", "report", "limit_lock"} & reading
+    assert not [name for name in reading if "for update" in rendered[name].text]

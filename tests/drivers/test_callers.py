@@ -13,7 +13,7 @@ from holdfast.errors import InvalidInput
 from holdfast.stores.postgres.drivers import wrap
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver, AsyncpgPoolDriver
 from holdfast.stores.postgres.drivers.psycopg import PsycopgDriver, SyncPsycopgDriver
-from tests.drivers.rig import ALL_KINDS, CONFLICT, OWNED_KINDS, SYNC_KINDS, opened, value
+from tests.drivers.rig import ALL_KINDS, CONFLICT, OWNED_KINDS, SYNC_KINDS, opened, sent, value
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.drivers.base import Driver
@@ -99,7 +99,7 @@ def test_the_sync_driver_never_suspends_and_needs_no_loop(autocommit: bool, pg18
         await driver.script(CONFLICT)
         async with driver.transaction() as tx:
             await tx.fetch("select $1::int", (1,))
-        return await value(driver, "select conflict(1)")
+        return await sent(driver, "select conflict(1)")
 
     with psycopg.connect(pg18.dsn, autocommit=autocommit) as connection:
         driver = SyncPsycopgDriver(connection)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.drivers.rig import ASYNC_KINDS, PATIENCE, eventually, opened, value
+from holdfast.errors import ConnectionLost
+from tests.drivers.rig import ASYNC_KINDS, OWNED_KINDS, PATIENCE, eventually, opened, value
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.drivers.base import Driver
@@ -101,4 +103,36 @@ async def test_a_transaction_may_be_cancelled_at_any_moment(
             assert task.done()
             async with driver.transaction() as tx:
                 await tx.fetch("insert into t values ($1)", (moment,))
+            assert await witness.fetchval("select count(*) from t where id = $1", moment) == 1
+
+
+@pytest.mark.parametrize("kind", ASYNC_KINDS)
+async def test_a_transaction_that_could_not_be_rolled_back_in_time_is_never_joined(
+    kind: str, pg18: Database, witness: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process stands still while the answer to the ROLLBACK comes, and comes too late."""
+    monkeypatch.setattr("holdfast.stores.postgres.drivers.transactions.POLITE_END_SECONDS", 0.02)
+    await witness.execute("create table t (id bigint)")
+
+    async def work(driver: Driver) -> None:
+        async with driver.transaction() as tx:
+            await tx.fetch("insert into t values (0)")
+
+    for moment in range(40):
+        async with opened(kind, pg18.dsn) as driver:
+            assert await value(driver, "select 1") == 1
+            task = asyncio.ensure_future(work(driver))
+            for _ in range(moment // 4):
+                await asyncio.sleep(0)
+            task.cancel()
+            for _ in range(moment % 4):
+                await asyncio.sleep(0)
+            time.sleep(0.03)  # noqa: ASYNC251
+            await asyncio.wait({task})
+            try:
+                async with driver.transaction() as tx:
+                    await tx.fetch("insert into t values ($1)", (moment,))
+            except ConnectionLost:
+                assert kind in OWNED_KINDS
+                continue
             assert await witness.fetchval("select count(*) from t where id = $1", moment) == 1

@@ -12,12 +12,11 @@ import pytest
 from holdfast import db
 from holdfast.errors import ConnectionFailed, ConnectionLost, InvalidInput, MissingDependency
 from holdfast.stores.postgres.drivers import connect
-from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDsnDriver
-from holdfast.stores.postgres.drivers.psycopg import PsycopgDsnDriver
 from tests.drivers.rig import ASYNC_KINDS, DSN_KINDS, dsn_driver, ends, eventually, opened, value
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.drivers.base import Driver
+    from holdfast.stores.postgres.drivers.reconnecting import Reconnecting
     from tests.faults.proxy import Proxy
     from tests.servers import Database
 
@@ -94,7 +93,7 @@ def test_a_dsn_that_cannot_be_read_is_refused_without_quoting_it(kind: str, dsn:
 @pytest.mark.parametrize("timeout", [0, -1, float("inf"), float("nan")])
 def test_a_deadline_that_never_comes_is_refused(timeout: float) -> None:
     with pytest.raises(InvalidInput, match="timeout"):
-        AsyncpgDsnDriver("postgresql://host/db", timeout=timeout)
+        connect("postgresql://host/db", timeout=timeout)
 
 
 @pytest.mark.parametrize("kind", DSN_KINDS)
@@ -112,9 +111,9 @@ async def test_a_fork_has_its_own_connection_fit_for_another_loop(
         assert driver.dedicated
         ((own, name),) = await driver.fetch(sql)
         assert name == "holdfast:main"
-        sibling = driver.fork("heartbeat")
+        sibling = driver.fork("renew")
         other, name = await asyncio.to_thread(asyncio.run, elsewhere(sibling))
-        assert (other != own, name) == (True, "holdfast:heartbeat")
+        assert (other != own, name) == (True, "holdfast:renew")
 
 
 @pytest.mark.parametrize("kind", DSN_KINDS)
@@ -151,14 +150,21 @@ async def test_statements_are_not_prepared_when_the_cache_is_off(kind: str, pg18
     await driver.close()
 
 
+async def library_of(driver: Reconnecting) -> str:
+    async with driver._lend(10) as loan:
+        library = type(loan.connection).__name__
+    await driver.close()
+    return library
+
+
 async def test_connect_chooses_the_library(pg18: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(connect(pg18.dsn), AsyncpgDsnDriver)
-    assert isinstance(connect(pg18.dsn, driver="psycopg"), PsycopgDsnDriver)
+    assert await library_of(connect(pg18.dsn)) == "AsyncpgConnection"
+    assert await library_of(connect(pg18.dsn, driver="psycopg")) == "PsycopgConnection"
     with pytest.raises(InvalidInput, match="'odbc'"):
         connect(pg18.dsn, driver="odbc")  # type: ignore[arg-type]
 
     monkeypatch.setitem(sys.modules, "asyncpg", None)
-    assert isinstance(connect(pg18.dsn), PsycopgDsnDriver)
+    assert await library_of(connect(pg18.dsn)) == "PsycopgConnection"
     with pytest.raises(MissingDependency, match=r"holdfast\[asyncpg\]"):
         connect(pg18.dsn, driver="asyncpg")
     monkeypatch.setitem(sys.modules, "psycopg", None)

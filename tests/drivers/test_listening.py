@@ -9,7 +9,6 @@ import asyncpg
 import pytest
 
 from holdfast.errors import ConnectionLost, InvalidInput
-from holdfast.stores.postgres.drivers import base
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgPoolDriver
 from tests.drivers.rig import (
     ASYNC_KINDS,
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from tests.faults.proxy import Proxy
     from tests.servers import Database
 
+LISTENING = "holdfast.stores.postgres.drivers.listening"
+
 
 class Listening:
     """A listen() in the background, and what it has heard."""
@@ -40,7 +41,7 @@ class Listening:
 
     async def __aenter__(self) -> Listening:
         ready = asyncio.ensure_future(self._ready.wait())
-        await asyncio.wait({ready, self.task}, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+        await asyncio.wait({ready, self.task}, return_when=asyncio.FIRST_COMPLETED, timeout=60)
         assert self._ready.is_set(), self.task
         return self
 
@@ -50,7 +51,7 @@ class Listening:
         assert self.task.done()
 
     async def next(self) -> str:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.heard.get()
 
 
@@ -165,8 +166,8 @@ async def test_a_listener_learns_that_its_backend_was_killed(
 async def test_a_half_open_listener_is_noticed(
     kind: str, pg18: Database, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "PING_EVERY", 0.1)
-    monkeypatch.setattr(base, "PING_TIMEOUT", 0.3)
+    monkeypatch.setattr(f"{LISTENING}.PING_EVERY", 0.1)
+    monkeypatch.setattr(f"{LISTENING}.PING_TIMEOUT", 0.3)
     dsn = proxy.dsn
     async with opened(kind, dsn) as driver, Listening(driver, pg18.schema) as listening:
         await proxy.swallow()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.errors import ConnectionLost, DatabaseError, DuplicateJobError
-from tests.drivers.rig import CONFLICT, value
+from tests.drivers.rig import CONFLICT, sent, value
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.drivers.base import Driver
@@ -48,16 +48,16 @@ ARRAYS: list[tuple[str, list[object]]] = [
 
 
 async def test_a_value_comes_back_as_it_was_sent(driver: Driver) -> None:
-    for kind, sent in SCALARS:
-        found = await value(driver, f"select $1::{kind}", sent)
-        assert (kind, found) == (kind, sent)
-        assert isinstance(found, type(sent))
+    for kind, given in SCALARS:
+        found = await value(driver, f"select $1::{kind}", given)
+        assert (kind, found) == (kind, given)
+        assert isinstance(found, type(given))
         assert await value(driver, f"select $1::{kind}", None) is None
 
 
 async def test_an_array_comes_back_with_its_nulls(driver: Driver) -> None:
-    for kind, sent in ARRAYS:
-        for array in (sent, [None, None], []):
+    for kind, given in ARRAYS:
+        for array in (given, [None, None], []):
             found = await value(driver, f"select $1::{kind}[]", array)
             assert (kind, found) == (kind, array)
 
@@ -210,10 +210,10 @@ async def test_an_argument_that_cannot_be_sent_is_a_database_error(driver: Drive
 async def test_a_conflict_is_retried_three_times(driver: Driver) -> None:
     await driver.script(CONFLICT)
 
-    assert await value(driver, "select conflict(3)") == 4
+    assert await sent(driver, "select conflict(3)") == 4
     await driver.script("alter sequence tries restart")
     with pytest.raises(DatabaseError) as caught:
-        await driver.fetch("select conflict(9)")
+        await sent(driver, "select conflict(9)")
     assert caught.value.sqlstate == "40001"
     assert await value(driver, "select last_value from tries") == 4
 
@@ -223,7 +223,7 @@ async def test_a_conflict_inside_a_transaction_is_not_retried(driver: Driver) ->
 
     with pytest.raises(DatabaseError) as caught:
         async with driver.transaction() as tx:
-            await tx.fetch("select conflict(9)")
+            await sent(tx, "select conflict(9)")
 
     assert caught.value.sqlstate == "40001"
     assert await value(driver, "select last_value from tries") == 1

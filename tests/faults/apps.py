@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 
+import uvloop
+
 from holdfast import Holdfast, Job
 
 
@@ -32,6 +34,7 @@ class Plan:
     dequeue_timeout: float = 5.0
     driver: str = "asyncpg"
     workers: int = 1
+    connections: int | None = None
 
     def dumps(self) -> str:
         return json.dumps(asdict(self))
@@ -77,6 +80,16 @@ def register(hf: Holdfast, journal: Journal) -> None:
         finally:
             journal.note("end", job)
 
+    @hf.entrypoint("gated")
+    async def gated(job: Job) -> None:
+        """End a second after the file of the payload exists."""
+        goal = Path((job.payload or b"").decode())
+        journal.note("start", job)
+        while not goal.exists():  # noqa: ASYNC110, ASYNC240
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(1)
+        journal.note("end", job)
+
     @hf.entrypoint("block")
     async def block(job: Job) -> None:
         """Keep the event loop from doing anything else."""
@@ -107,9 +120,11 @@ async def work(plan: Plan, journal: Journal) -> None:
             concurrency=plan.concurrency,
             drain_timeout=timedelta(seconds=plan.drain_timeout),
             dequeue_timeout=timedelta(seconds=plan.dequeue_timeout),
+            connections=plan.connections,
         )
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
-    asyncio.run(main(Plan(**json.loads(sys.argv[1]))))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main(Plan(**json.loads(sys.argv[1]))))

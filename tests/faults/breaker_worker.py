@@ -9,6 +9,8 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
+import uvloop
+
 from holdfast import BreakerPolicy, Holdfast, Job, RetryRequested
 
 STRIPE = BreakerPolicy(
@@ -46,4 +48,5 @@ async def main(dsn: str, directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], Path(sys.argv[2])))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main(sys.argv[1], Path(sys.argv[2])))

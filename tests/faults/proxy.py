@@ -19,17 +19,19 @@ _ROLE = re.compile(rb"application_name\0holdfast:(\w+)\0")
 class Proxy:
     """Silence closes nothing: bytes are taken and kept, as by a network that lost its way.
 
-    A connection is known by its role, the last part of its application_name ('holdfast:claim').
+    A connection is known by its role, the last part of its application_name ('holdfast:main').
     """
 
-    def __init__(self, dsn: str, *, delay: float = 0.0) -> None:
-        """`delay`: seconds by which every answer comes later."""
+    def __init__(self, dsn: str, *, delay: float = 0.0, rate: float = 0.0) -> None:
+        """`delay`: seconds by which every answer comes later. `rate`: bytes a second of answers."""
         where = urlsplit(dsn)
         assert where.hostname is not None
         assert where.port is not None
         self._upstream = (where.hostname, where.port)
         self._dsn = dsn
         self._delay = delay
+        self._rate = rate
+        self._link = asyncio.Lock()
         self._silent: set[str] = set()
         self._deaf: set[str] = set()
         self._changed = asyncio.Condition()
@@ -116,6 +118,10 @@ class Proxy:
                 await self._passing(gate, link)
                 if self._delay and not learn:
                     await asyncio.sleep(self._delay)
+                if self._rate and not learn:
+                    # One link for all connections: each chunk takes its time on it.
+                    async with self._link:
+                        await asyncio.sleep(len(data) / self._rate)
                 sink.write(data)
                 await sink.drain()
         await self._passing(gate, link)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PROCESSES = 8
 JOBS = 60
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def attempts_spent(database: Database) -> int:
     return sum(succeeded)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 async def test_eight_processes_spare_a_dependency_and_outlive_the_holder_of_a_probe(
     pg18: Database, tmp_path: Path
 ) -> None:

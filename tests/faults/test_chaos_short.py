@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 280
+PATIENCE = 600
 """Seconds for what takes thirty on a quiet machine."""
 
 MUTANTS = (
@@ -43,6 +44,8 @@ def chaos(directory: Path, *arguments: str) -> tuple[dict[str, Any], str]:
     done = subprocess.run(
         [sys.executable, "-m", "chaos", *arguments, "--report", str(report)],
         cwd=ROOT,
+        # The invariants are tested here. `make chaos` holds them to their times.
+        env={**os.environ, "CHAOS_PATIENCE": "6"},
         capture_output=True,
         text=True,
         timeout=PATIENCE,
@@ -53,7 +56,7 @@ def chaos(directory: Path, *arguments: str) -> tuple[dict[str, Any], str]:
     return json.loads(report.read_text()), said
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(PATIENCE + 60)
 def test_a_short_run_under_faults_violates_no_invariant(directory: Path) -> None:
     report, said = chaos(directory, "run", "--profile", "short", "--seed", "7")
 
@@ -62,7 +65,7 @@ def test_a_short_run_under_faults_violates_no_invariant(directory: Path) -> None
     assert report["jobs"] >= 1000
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(PATIENCE + 60)
 def test_planted_bugs_are_caught(directory: Path) -> None:
     chosen = [part for name in MUTANTS for part in ("--only", name)]
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tests.servers import Database
 
 LEASE = 2.0
+SLACK = 30.0
+"""Seconds that a busy machine may take for what takes one."""
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ async def test_the_jobs_of_a_killed_worker_are_finished_by_another_in_time(crew:
     for recovered, finished in of_job.values():
         assert (recovered.status, finished.status) == ("queued", "successful")
         assert (finished.claimed_by, finished.recoveries) == (heir_id, 1)
-        assert finished.created - killed < timedelta(seconds=LEASE + 5)
+        assert finished.created - killed < timedelta(seconds=LEASE + SLACK)
 
 
 async def test_a_frozen_worker_that_wakes_after_its_lease_writes_nothing(
@@ -110,9 +112,11 @@ async def test_a_job_that_kills_its_worker_is_held_after_three_deaths_alone(crew
     deaths = 0
     while await death():
         deaths += 1
-        assert deaths <= 3, "it was not held after three deaths"
+        counted = deaths - await crew.excused(poison)
+        assert counted <= 3, "it was not held after three deaths"
 
-    assert (deaths, len(crew.runs(poison))) == (3, 3)
+    assert len(crew.runs(poison)) == deaths
+    assert deaths - await crew.excused(poison) == 3
     [held] = await crew.hf.queries.list_failed_jobs(limit=100)
     assert (held.id, held.recoveries) == (poison, 3)
     assert (await crew.hf.queries.job_history(poison))[-1].reason == "crash_loop"

@@ -116,7 +116,7 @@ async def test_a_listener_leaves_the_server_that_takes_no_changes(
     driver: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("holdfast.stores.postgres.drivers.base.PING_EVERY", 0.05)
+    monkeypatch.setattr("holdfast.stores.postgres.drivers.listening.PING_EVERY", 0.05)
     link, ready = connect(dsn, driver=driver), asyncio.Event()
     listening = asyncio.create_task(link.listen("news", lambda _: None, ready.set))
     async with asyncio.timeout(60):

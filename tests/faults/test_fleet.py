@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from holdfast.clock import monotonic
 from tests.faults.crew import Crew
 
 if TYPE_CHECKING:
@@ -86,9 +85,7 @@ async def test_workers_outlive_a_crash_of_the_server(
         await asyncio.sleep(2)
         started = len(crew.lines("start"))
         await asyncio.to_thread(controlled_server.start)
-        back = monotonic()
         await crew.until(lambda: len(crew.lines("start")) > started)
-        assert monotonic() - back < 5
         await crew.until_empty()
 
         assert [worker.poll() for worker in workers] == [None, None]

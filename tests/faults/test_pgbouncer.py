@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -265,7 +265,7 @@ async def test_many_clients_share_few_sessions(
 ) -> None:
     with pooler(pg18, server_directory, size=2) as made:
         first = connect(made.dsn, driver=driver)  # type: ignore[arg-type]
-        clients = [first, *(first.fork(f"client{n}") for n in range(9))]
+        clients = [first, *(connect(made.dsn, driver=driver) for _ in range(9))]  # type: ignore[arg-type]
 
         async def ask(number: int) -> None:
             for turn in range(30):
@@ -310,7 +310,7 @@ async def test_through_a_pool_in_session_mode_notifications_arrive(
         driver = connect(made.dsn, driver=library)
         async with listening(driver, pg18.schema) as listener, asyncio.timeout(60):
             await listener.ready.wait()
-            other = driver.fork("other")
+            other = driver.fork("settle")
             await other.fetch("select pg_notify($1, '')", [pg18.schema])
             await other.close()
             await listener.heard.wait()
@@ -401,3 +401,88 @@ async def test_prepared_statements_of_the_callers_own_are_named_in_the_error(
         assert caught.value.sqlstate == "26000"
     finally:
         connection.terminate()
+
+
+@pytest.mark.parametrize("library", DRIVERS)
+async def test_a_direct_address_for_listen_wakes_a_worker_behind_the_pooler(
+    library: Any, pooled: Pooler, pg18: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    done = asyncio.Event()
+    async with Holdfast.connect(pooled.dsn, listen_dsn=pg18.dsn, driver=library) as hf:
+        await hf.install()
+
+        @hf.entrypoint("mail")
+        async def mail(job: Job) -> None:
+            done.set()
+
+        run = asyncio.create_task(hf.run(signals=False, dequeue_timeout=HOUR))
+        async with asyncio.timeout(60):
+            for _ in range(3):
+                # After the first the worker sleeps: nothing but a notification wakes it.
+                await hf.queries.enqueue("mail")
+                await done.wait()
+                done.clear()
+        hf.shutdown.set()
+        await run
+    assert warnings(caplog) == []
+
+
+async def test_an_address_for_listen_in_another_database_is_noticed(
+    pooled: Pooler, pg18: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    elsewhere = f"{pg18.server_dsn.rpartition('/')[0]}/postgres"
+    async with Holdfast.connect(pooled.dsn, listen_dsn=elsewhere) as hf:
+        await hf.install()
+
+        @hf.entrypoint("mail")
+        async def mail(job: Job) -> None: ...
+
+        run = asyncio.create_task(hf.run(signals=False))
+
+        async def said() -> bool:
+            return any("must name the same database" in line for line in warnings(caplog))
+
+        await eventually(said)
+        hf.shutdown.set()
+        await run
+    assert len(warnings(caplog)) == 1
+
+
+async def test_fifty_workers_share_twenty_server_connections(
+    pg18: Database, server_directory: Path
+) -> None:
+    """Each listens directly, so every one of them is woken."""
+    jobs = 1000
+    sessions = "select count(*) from pg_stat_activity where application_name = $1"
+    async with AsyncExitStack() as stack:
+        made = stack.enter_context(pooler(pg18, server_directory, size=20))
+        witness = await asyncpg.connect(pg18.server_dsn)
+        stack.push_async_callback(witness.close)
+        fleet = []
+        for _ in range(50):
+            hf = Holdfast.connect(made.dsn, listen_dsn=pg18.dsn)
+            fleet.append(await stack.enter_async_context(hf))
+        await fleet[0].install()
+        for hf in fleet:
+
+            @hf.entrypoint("mail")
+            async def mail(job: Job) -> None:
+                await asyncio.sleep(0.01)
+
+        runs = [
+            asyncio.create_task(hf.run(signals=False, concurrency=5, dequeue_timeout=HOUR))
+            for hf in fleet
+        ]
+        async with asyncio.timeout(600):
+            while len(await fleet[0].queries.list_workers()) < len(fleet):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            await fleet[0].queries.enqueue(["mail"] * jobs)
+            while await fleet[0].queries.queue_size():
+                assert await witness.fetchval(sessions, pg18.schema) <= 20
+                await asyncio.sleep(0.05)
+        for hf in fleet:
+            hf.shutdown.set()
+        await asyncio.gather(*runs)
+        log = await fleet[0].queries.queue_log(limit=3 * jobs)
+    assert Counter(str(entry.status) for entry in log) == {"successful": jobs}
+    assert len({entry.claimed_by for entry in log}) > 1

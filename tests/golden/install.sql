@@ -2,7 +2,8 @@ begin;
 create table if not exists "holdfast_migrations" (
     version     integer primary key,
     name        text not null,
-    applied_at  timestamptz not null default clock_timestamp()
+    applied_at  timestamptz not null default clock_timestamp(),
+    compatible  boolean not null default false
 );
 
 -- The tables of Holdfast. Names in braces are filled in from the prefix and schema.
@@ -142,7 +143,7 @@ create table "holdfast_workers" (
     heartbeat    timestamptz not null
 );
 
-insert into "holdfast_migrations" (version, name) values (1, '0001_initial');
+insert into "holdfast_migrations" (version, name, compatible) values (1, '0001_initial', false);
 
 -- Circuit breakers, a row each. It stands alone and may be there already: a database whose queues
 -- are tables of its own can have this table without the others.
@@ -168,7 +169,7 @@ create table if not exists "holdfast_breakers" (
     constraint holdfast_held_while_open check (state = 'open' or num_nonnulls(actor, reason) = 0)
 ) with (fillfactor = 50);
 
-insert into "holdfast_migrations" (version, name) values (2, '0002_breakers');
+insert into "holdfast_migrations" (version, name, compatible) values (2, '0002_breakers', false);
 
 -- One row per enqueue statement, under a key that its client made: a statement whose reply was lost
 -- can be sent again, whatever has become of its jobs since. A row without ids closes the key for a
@@ -184,7 +185,7 @@ create table "holdfast_enqueues" (
 -- Compressing the ids of a large batch would cost more than writing them.
 alter table "holdfast_enqueues" alter column ids set storage external;
 
-insert into "holdfast_migrations" (version, name) values (3, '0003_enqueues');
+insert into "holdfast_migrations" (version, name, compatible) values (3, '0003_enqueues', false);
 
 -- Nobody asks what is in these arrays; to sample them took autovacuum up to a second a minute.
 alter table "holdfast_enqueues" alter column ids set statistics 0, alter column skipped set statistics 0;
@@ -196,5 +197,120 @@ update "holdfast_counted" set tx = coalesce(
 )
 where tx = 0;
 
-insert into "holdfast_migrations" (version, name) values (4, '0004_statistics');
+insert into "holdfast_migrations" (version, name, compatible) values (4, '0004_statistics', false);
+
+-- A lease counts only while the row is picked. A person may set a picked row to queued without
+-- clearing the columns of its lease; the next claim overwrites them. Every statement of a worker
+-- names the state beside its token. A trigger that clears the columns would cost each renewal a
+-- second write, even where it does not fire. Rows of before are stricter, so none is looked at.
+alter table "holdfast"
+    drop constraint holdfast_leased_while_picked,
+    add constraint holdfast_leased_while_picked check (
+        status <> 'picked'
+        or num_nonnulls(claim_token, claimed_by, claimed_at, heartbeat, lease) = 5
+    ) not valid;
+
+-- What a worker was told as heartbeat_timeout; null from a version that does not report it.
+alter table "holdfast_workers" add column heartbeat_timeout interval;
+
+insert into "holdfast_migrations" (version, name, compatible) values (5, '0005_operators', false);
+
+-- Jobs that a worker died with are claimed by a statement of their own, which finds them here. The
+-- index is empty where no worker has died. A claim or a renewal changes none of its columns.
+create index holdfast_recovered on "holdfast" (entrypoint, priority desc, execute_after, id)
+    where held_at is null and recoveries > 0;
+
+insert into "holdfast_migrations" (version, name, compatible) values (6, '0006_recovered', false);
+
+-- One row for each entrypoint that has a limit of the whole fleet. A claim under the limit locks it.
+-- To lock a row takes a privilege on the table. Any role that may connect can take an advisory lock.
+
+create table "holdfast_limits" (
+    entrypoint  text primary key
+);
+
+insert into "holdfast_migrations" (version, name, compatible) values (7, '0007_limits', false);
+
+-- A log row says when its job was enqueued and due, so that waiting times stay known after the row has
+-- left the queue; how long the lease was; and a mark that errors of one kind share. A previous
+-- version's workers leave them null, and their rows are counted without a waiting time.
+-- compatible: yes
+alter table "holdfast_log"
+    add column enqueued_at timestamptz,
+    add column due_at timestamptz,
+    add column lease interval,
+    add column fingerprint text;
+
+-- How often each waiting and running time came, in the fixed steps of holdfast.histogram. Trailing
+-- zeros are left out.
+alter table "holdfast_statistics"
+    add column waited integer[] not null default '{}',
+    add column ran integer[] not null default '{}';
+-- Nobody asks what is in these arrays, so autovacuum need not sample them.
+alter table "holdfast_statistics" alter column waited set statistics 0, alter column ran set statistics 0;
+
+insert into "holdfast_migrations" (version, name, compatible) values (8, '0008_ledger', true);
+
+-- What tasks returned, for those that store it. Written in the statement that ends the lease.
+-- compatible: yes
+
+create table "holdfast_results" (
+    job_id      bigint primary key,
+    -- JSON; null where it could not be stored, and then `error` says why.
+    value       text,
+    error       text,
+    created     timestamptz not null,
+    expires_at  timestamptz not null
+);
+
+create index holdfast_results_expiry on "holdfast_results" (expires_at);
+
+insert into "holdfast_migrations" (version, name, compatible) values (9, '0009_results', true);
+
+-- How far running jobs are, as their handlers last said.
+-- compatible: yes
+
+create table "holdfast_progress" (
+    job_id      bigint primary key,
+    fraction    real not null,
+    message     text,
+    updated     timestamptz not null
+) with (fillfactor = 50);
+
+insert into "holdfast_migrations" (version, name, compatible) values (10, '0010_progress', true);
+
+-- compatible: yes
+-- How long log rows are kept; null keeps them for ever. Whoever does the upkeep reads it.
+
+create table "holdfast_retention" (
+    only_row    boolean primary key default true check (only_row),
+    succeeded   interval default interval '30 days' check (succeeded > interval '0'),
+    others      interval default interval '90 days' check (others > interval '0')
+);
+insert into "holdfast_retention" default values;
+
+insert into "holdfast_migrations" (version, name, compatible) values (11, '0011_retention', true);
+
+-- What people have paused: an entrypoint, a table queue, or everything, whose name is empty. Workers of
+-- the version before go on working, and pause nothing.
+-- compatible: yes
+create table "holdfast_pauses" (
+    name     text primary key,
+    until    timestamptz,
+    actor    text,
+    reason   text not null,
+    created  timestamptz not null default clock_timestamp()
+);
+
+-- What people did that concerns no single job. A job's own log says what they did to it.
+create table "holdfast_acts" (
+    id       bigint generated always as identity primary key,
+    created  timestamptz not null default clock_timestamp(),
+    act      text not null,
+    subject  text not null,
+    actor    text,
+    reason   text
+);
+
+insert into "holdfast_migrations" (version, name, compatible) values (12, '0012_pauses', true);
 commit;

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from holdfast.clock import ManualClock
 from holdfast.lifecycle import Status
-from holdfast.models import Change, Held, Job, JobId, TracebackRecord, Want
+from holdfast.models import Change, ClaimRule, Job, JobId, LeaseKey, TracebackRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ def cases() -> Iterator[Case]:
         yield Case(Status.PICKED, *rest)
     for status in (Status.QUEUED, Status.FAILED):
         for rest in product(
-            OFFERED, ["live"], DUE, COUNTS, COUNTS[::2], ROW_CAPS, ENTRYPOINTS, errors[:1]
+            OFFERED, ["live"], DUE, COUNTS, COUNTS, ROW_CAPS, ENTRYPOINTS, errors[:1]
         ):
             yield Case(status, *rest)
 
@@ -117,16 +117,16 @@ ROWS = tuple(row(n, case) for n, case in enumerate(CASES, start=1))
 IDS = [job.id for job in ROWS]
 
 
-def offers() -> Iterator[tuple[Case, Held]]:
+def offers() -> Iterator[tuple[Case, LeaseKey]]:
     for job_id, case in zip(IDS, CASES, strict=True):
         if case.offered != "right token":
-            yield case, Held(job_id, wrong(job_id))
+            yield case, LeaseKey(job_id, wrong(job_id))
         if case.offered != "wrong token":
-            yield case, Held(job_id, right(job_id))
+            yield case, LeaseKey(job_id, right(job_id))
 
 
 WANTS = [
-    Want(name, lease=LEASE, max_attempts=cap, max_recoveries=ENTRYPOINT_CAP)
+    ClaimRule(name, lease=LEASE, max_attempts=cap, max_recoveries=ENTRYPOINT_CAP)
     for name, cap in ENTRYPOINTS.items()
 ]
 

@@ -11,7 +11,7 @@ import asyncpg
 
 from holdfast.clock import ManualClock
 from holdfast.errors import HoldfastError
-from holdfast.models import Held, JobId
+from holdfast.models import JobId, LeaseKey
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
 from holdfast.stores.postgres.store import PostgresStore
@@ -37,8 +37,8 @@ class LeasePair(NamedTuple):
 
     number: int
     job: JobPair
-    memory: Held
-    postgres: Held
+    memory: LeaseKey
+    postgres: LeaseKey
 
 
 class Raised(NamedTuple):
@@ -131,8 +131,8 @@ class Pair:
                 LeasePair(
                     len(self.leases) + len(fresh),
                     JobPair(mine.id, other.id),
-                    Held(mine.id, mine.claim_token),
-                    Held(other.id, other.claim_token),
+                    LeaseKey(mine.id, mine.claim_token),
+                    LeaseKey(other.id, other.claim_token),
                 )
             )
         self.leases += fresh
@@ -155,7 +155,7 @@ class Pair:
 
     async def _postgres_state(self) -> Seen:
         numbers = {lease.postgres: lease.number for lease in self.leases}
-        found = await tables.queue(self.world.connection)
+        found = await tables.queue(self.world.connection, seen=True)
         queue = [_numbered(job, numbers, self._here[job.id]) for job in found]
         log = [
             entry._replace(job_id=self._here[entry.job_id])
@@ -171,9 +171,9 @@ async def _answer(call: Callable[[Store], Awaitable[Any]], store: Store) -> Any:
         return Raised(type(error).__name__, str(error))
 
 
-def _numbered(job: Job, numbers: dict[Held, int], known_as: JobId) -> Job:
+def _numbered(job: Job, numbers: dict[LeaseKey, int], known_as: JobId) -> Job:
     token: UUID | None = job.claim_token
-    number: Any = None if token is None else numbers[Held(job.id, token)]
+    number: Any = None if token is None else numbers[LeaseKey(job.id, token)]
     return job._replace(id=known_as, claim_token=number)
 
 

@@ -51,6 +51,9 @@ select '00000000-0000-0000-0000-000000000001', 'w', null, now(), interval '30 s'
 from taken
 """
 
+RECOVER = "update holdfast set recoveries = {deaths} where id <= {last}"
+"""As after the death of a worker that had leased the first jobs."""
+
 VALUES: dict[str, Any] = {
     "now": None,
     "relaxed": True,
@@ -71,6 +74,7 @@ VALUES: dict[str, Any] = {
     "gap_tops": [2**31, 0],
     "gap_bottoms": [0, -(2**31) - 1],
     "shares": [50, 50],
+    "most": 10,
     "leases": [timedelta(seconds=30)] * 2,
     "shortest": timedelta(seconds=30),
     "ids": IDS,
@@ -80,9 +84,11 @@ VALUES: dict[str, Any] = {
     "job_id": 7,
     "reasons": NOTHING,
     "tracebacks": NOTHING,
+    "fingerprints": NOTHING,
     "delays": NOTHING,
     "errors": NOTHING,
     "max_attempts": [25, 25],
+    "max_recoveries": [3, 3],
     "channel": "ch",
     "actor": None,
     "reason": None,
@@ -91,6 +97,10 @@ VALUES: dict[str, Any] = {
     "span": 1000,
     "caps": [3, 3],
     "default_cap": 3,
+    "asked": None,
+    "after": 0,
+    "contact": timedelta(minutes=1),
+    "lived": timedelta(hours=1),
     "entrypoint": "mail",
     "error": None,
     "since": None,

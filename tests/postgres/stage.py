@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.clock import ManualClock
 from holdfast.lifecycle import Guard
-from holdfast.models import Change, Held, NewJob, Want
+from holdfast.models import Change, ClaimRule, LeaseKey, NewJob
 from holdfast.stores.postgres import render
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
 from holdfast.stores.postgres.store import PostgresStore
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from holdfast.models import Job, JobId, Requeued
 
 LEASE = timedelta(seconds=30)
-WANT = Want("mail", lease=LEASE)
-PATIENCE = 10.0
+WANT = ClaimRule("mail", lease=LEASE)
+PATIENCE = 60.0
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,17 @@ class Session:
     def pid(self) -> int:
         return int(self.connection.get_server_pid())
 
-    async def claim(self, limit: int = 100, worker: str = "worker", want: Want = WANT) -> list[Job]:
-        return await self.store.leases.claim([want], limit=limit, worker=worker, sweep=True)
+    async def claim(
+        self, limit: int = 100, worker: str = "worker", rule: ClaimRule = WANT
+    ) -> list[Job]:
+        return await self.store.leases.claim([rule], limit=limit, worker=worker, sweep=True)
 
-    async def change(self, transition: Transition, *jobs: Job) -> set[Held]:
+    async def claim_recovered(self, worker: str = "worker", suspects: bool = False) -> list[Job]:
+        return await self.store.leases.claim_recovered(
+            [WANT], limit=100, worker=worker, suspects=suspects
+        )
+
+    async def change(self, transition: Transition, *jobs: Job) -> set[LeaseKey]:
         changes = [change_of(transition, job) for job in jobs]
         return set(await self.store.leases.change(transition, changes))
 
@@ -73,7 +80,7 @@ class Stage:
         await self.a.store.jobs.insert(jobs, "raise")
 
     async def queue(self) -> list[Job]:
-        return await tables.queue(self.observer)
+        return await tables.queue(self.observer, seen=True)
 
     async def log_of(self, job: Job) -> list[Status]:
         return [entry.status for entry in await tables.log(self.observer) if entry.job_id == job.id]
@@ -97,12 +104,12 @@ def change_of(transition: Transition, job: Job) -> Change:
     """A change that only the token can keep from happening."""
     assert job.claim_token is not None
     cap = 1 if Guard.RETRY_SPENT in transition.guards else 25
-    held = Held(job.id, job.claim_token)
+    held = LeaseKey(job.id, job.claim_token)
     return Change(held, error="late", reason="late", max_attempts=cap)
 
 
-def held(*jobs: Job) -> set[Held]:
-    return {Held(job.id, job.claim_token) for job in jobs if job.claim_token}
+def held(*jobs: Job) -> set[LeaseKey]:
+    return {LeaseKey(job.id, job.claim_token) for job in jobs if job.claim_token}
 
 
 @contextmanager

@@ -78,13 +78,11 @@ async def load(connection: Any, jobs: Iterable[Job]) -> None:
     await connection.copy_records_to_table("holdfast_leases", records=claims.values())
 
 
-async def queue(connection: Any) -> list[Job]:
-    """Every row of the queue table, by id."""
+async def queue(connection: Any, *, seen: bool = False) -> list[Job]:
+    """Every row of the queue table, by id: as it stands, or as the store shows it."""
     columns = ", ".join(JOB_COLUMNS)
-    return [
-        rows.job(row)
-        for row in await connection.fetch(f"select {columns} from holdfast order by id")
-    ]
+    found = await connection.fetch(f"select {columns} from holdfast order by id")
+    return [rows.job(row) if seen else rows.stored(row) for row in found]
 
 
 async def log(connection: Any) -> list[LogEntry]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.lifecycle import TRANSITIONS, Verb
-from holdfast.models import Held, Job
+from holdfast.models import Job, LeaseKey
 from tests.postgres import tables
 from tests.postgres.stage import stage_on
 
@@ -31,7 +31,7 @@ BATCHES: dict[str, Callable[[Session, Sequence[Job]], Coroutine[Any, Any, Any]]]
     "complete": lambda session, jobs: session.change(COMPLETE, *jobs),
     "hold": lambda session, jobs: session.change(HOLD, *jobs),
     "renew": lambda session, jobs: session.store.leases.renew(
-        [Held(job.id, job.claim_token) for job in jobs if job.claim_token]
+        [LeaseKey(job.id, job.claim_token) for job in jobs if job.claim_token]
     ),
     "cancel": lambda session, jobs: session.remove(CANCEL, *jobs),
 }

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.models import NewJob, Want
+from holdfast.models import ClaimRule, NewJob
 from tests.postgres import tables
 
 if TYPE_CHECKING:
     from tests.servers import Database
 
-WANT = Want("mail", lease=timedelta(seconds=30))
+WANT = ClaimRule("mail", lease=timedelta(seconds=30))
 
 PAST = ["1999-12-31 23:59:59.999999+00", "2001-02-03 04:05:06.000001+00", "1969-12-31 00:00+00"]
 

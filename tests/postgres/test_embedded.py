@@ -5,7 +5,9 @@ from __future__ import annotations
 import builtins
 import contextlib
 import os
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +18,7 @@ import psutil
 import psycopg
 import pytest
 
-from holdfast import embedded
+from holdfast import Holdfast, Job, QueueExecutionMode, embedded
 from holdfast.errors import ConnectionFailed, HoldfastError, InvalidInput, MissingDependency
 
 if TYPE_CHECKING:
@@ -90,6 +92,10 @@ def query(dsn: str, statement: str) -> object:
         cursor = connection.execute(statement.encode())
         row = cursor.fetchone() if cursor.description else None
     return row[0] if row else None
+
+
+def was_run_by_a_shell(directory: Path) -> bool:
+    return bool(list(directory.rglob("ran"))) or Path("ran").exists()
 
 
 def server_pid(directory: Path) -> int:
@@ -244,7 +250,9 @@ def test_an_interrupted_initialisation_is_begun_anew(directory: Path) -> None:
         assert query(server.dsn, "select 1") == 1
 
 
-@pytest.mark.parametrize("name", ["x" * 200, "a b, c'd", "ü"])
+@pytest.mark.parametrize(
+    "name", ["x" * 200, "a b, c'd", "ü", "$(touch ran)", "`touch ran`", '"; touch ran"']
+)
 async def test_a_directory_no_socket_could_have_works_all_the_same(
     server_directory: Path, name: str
 ) -> None:
@@ -256,6 +264,49 @@ async def test_a_directory_no_socket_could_have_works_all_the_same(
             await connection.close()
         assert query(server.dsn, "select 1") == 1
         assert (server_directory / name / "pgdata" / "PG_VERSION").exists()
+    assert not was_run_by_a_shell(server_directory)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has to start PostgreSQL as another user")
+def test_a_private_folder_of_root_stays_private(tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    before = [folder.stat().st_mode for folder in private.parents]
+
+    with embedded.start(private / "db") as server:
+        query(server.dsn, "create table kept as select 1 as one")
+    with embedded.start(private / "db") as server:
+        assert query(server.dsn, "select one from kept") == 1
+        data = (private / "db" / "pgdata").resolve()
+        assert data.is_relative_to("/var/lib/holdfast")
+
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    assert [folder.stat().st_mode for folder in private.parents] == before
+    assert not is_running(data.parent)
+    shutil.rmtree(data)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has to start PostgreSQL as another user")
+def test_binaries_below_a_private_folder_are_copied_to_a_public_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: Path
+) -> None:
+    installed = embedded.binaries().parents[1]
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    for tree in (installed, installed.with_name(f"{installed.name}.libs")):
+        if tree.exists():
+            shutil.copytree(tree, private / tree.name, symlinks=True)
+    version, carried = max(embedded._package().POSTGRES_VERSIONS.items())
+    moved = private / carried.resolve().relative_to(installed.parent)
+    monkeypatch.setattr(embedded._package(), "POSTGRES_VERSIONS", {version: moved})
+
+    with embedded.start(directory) as server:
+        assert query(server.dsn, "select 1") == 1
+
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    copies = embedded.binaries().parents[2]
+    assert copies.parent == Path("/var/cache/holdfast")
+    shutil.rmtree(copies)
 
 
 def test_a_forked_child_does_not_stop_its_parents_server(directory: Path) -> None:
@@ -433,3 +484,24 @@ def test_after_the_death_of_a_container_its_host_goes_on(
     contained.kill_inside()
     with embedded.start(directory) as server:
         assert query(server.dsn, "select answer from kept") == 42
+
+
+async def test_what_was_taken_before_the_server_started_reaches_it(directory: Path) -> None:
+    hf = Holdfast.connect(f"embedded:{directory}")
+    queries, schedules, manager = hf.queries, hf.schedules, hf.queue_manager
+    ran = []
+
+    @hf.entrypoint("mail")
+    async def mail(job: Job) -> None:
+        ran.append(job.id)
+
+    with pytest.raises(InvalidInput, match="is not started; use it inside `async with"):
+        await queries.enqueue("mail")
+    for _ in range(2):
+        async with hf:
+            await hf.install()
+            [job_id] = await queries.enqueue("mail")
+            assert await schedules.list() == []
+            await manager.run(mode=QueueExecutionMode.drain)
+            assert ran.pop() == job_id
+    assert (hf.queries, hf.schedules, hf.queue_manager) == (queries, schedules, manager)

@@ -11,10 +11,11 @@ import pytest
 
 from holdfast.errors import InvalidInput, SchemaMissing, SchemaTooNew, SchemaTooOld
 from holdfast.lifecycle import TRANSITIONS, Status, Verb
-from holdfast.models import Change, Held, NewJob, Want
+from holdfast.models import Change, ClaimRule, LeaseKey, NewJob
 from holdfast.settings import Names
 from holdfast.stores.postgres import migrate
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
+from holdfast.stores.postgres.migration import migrations
 from holdfast.stores.postgres.store import PostgresStore
 from tests.postgres import tables
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.servers import Database
 
-MIGRATIONS = migrate.migrations()
+MIGRATIONS = migrations()
 CATALOG = {
     "columns": """
         select c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
@@ -83,10 +84,10 @@ async def another_schema(connection: Any, database: Database) -> AsyncIterator[s
 async def run_a_job(store: PostgresStore) -> None:
     [job_id] = await store.jobs.insert([NewJob("mail")], "raise")
     [job] = await store.leases.claim(
-        [Want("mail", lease=timedelta(seconds=30))], limit=10, worker="w"
+        [ClaimRule("mail", lease=timedelta(seconds=30))], limit=10, worker="w"
     )
     assert (job.id, job.claim_token is not None) == (job_id, True)
-    change = Change(Held(job.id, job.claim_token or pytest.fail("no token")))
+    change = Change(LeaseKey(job.id, job.claim_token or pytest.fail("no token")))
     assert len(await store.leases.change(TRANSITIONS[Verb.COMPLETE], [change])) == 1
 
 

@@ -14,6 +14,8 @@ from holdfast.errors import DuplicateJobError, HoldfastError
 from holdfast.lifecycle import (
     LIFECYCLE,
     LIVE,
+    MOVE_HELD,
+    MOVE_WAITING,
     RETIRE_STALE,
     RETIRE_UNCLAIMABLE,
     TRANSITIONS,
@@ -32,6 +34,7 @@ from tests.postgres.cases import (
     CASES,
     CLOCK,
     IDS,
+    LEASE,
     NOW,
     ROWS,
     SECOND,
@@ -81,8 +84,23 @@ ACTS: dict[str, Act] = {
     "claim, one entrypoint": lambda store: store.leases.claim(
         WANTS[1:], limit=len(ROWS), worker=WORKER
     ),
+    "claim recovered": lambda store: store.leases.claim_recovered(
+        WANTS, limit=len(ROWS), worker=WORKER, suspects=False
+    ),
+    "claim suspects": lambda store: store.leases.claim_recovered(
+        WANTS, limit=len(ROWS), worker=WORKER, suspects=True
+    ),
     "recover or retire": lambda store: store.leases.recover(WANTS, limit=len(ROWS)),
     "recover, unknown entrypoint": lambda store: store.leases.recover(WANTS[:1], limit=len(ROWS)),
+    "recover after an outage": lambda store: store.leases.recover(
+        WANTS, limit=len(ROWS), contact=LEASE
+    ),
+    "recover soon after an outage": lambda store: store.leases.recover(
+        WANTS, limit=len(ROWS), contact=LEASE + SECOND / 2
+    ),
+    "recover what is not held": lambda store: store.leases.recover(
+        WANTS, limit=len(ROWS), held=[held for _, held in offers()]
+    ),
     "recover, bounded": lambda store: store.leases.recover(WANTS, limit=100),
     "recover a dead worker": lambda store: store.leases.recover(
         WANTS, limit=len(ROWS), worker="worker-1"
@@ -94,13 +112,24 @@ ACTS: dict[str, Act] = {
         IDS, actor="ann", reason=None, max_attempts=9
     ),
     "edit": edit,
+    "move": lambda store: store.jobs.move(IDS, "other", actor="ann", reason="odd"),
+    "move by force": lambda store: store.jobs.move(
+        IDS, "other", actor=None, reason="odd", force=True
+    ),
+    "release a worker": lambda store: store.jobs.move(
+        IDS, None, actor="ann", reason="gone", worker="worker-1"
+    ),
 }
+
+BY_HAND = {ACTS[name] for name in ("move", "move by force", "release a worker")}
+"""They leave the columns of a lease that has ended in the row, where they count no more."""
 
 
 EFFECTS_OF: dict[str, set[Effect]] = {
     **{name: set(TRANSITIONS[name].effects) for name in ACTS if name in TRANSITIONS},
     "claim or retire": {*TRANSITIONS[Verb.CLAIM].effects, *RETIRE_UNCLAIMABLE.effects},
     "recover or retire": {*TRANSITIONS[Verb.RECOVER].effects, *RETIRE_STALE.effects},
+    "move": {*MOVE_WAITING.effects, *MOVE_HELD.effects},
 }
 
 GUARDS = cast("dict[Guard, str]", render.GUARDS)
@@ -165,7 +194,8 @@ async def in_postgres(connection: Any, act: Act, statements: Statements | None =
     await transaction.start()
     try:
         said = await act(store)
-        return seen(said, await tables.queue(connection), await tables.log(connection))
+        queue = await tables.queue(connection, seen=act in BY_HAND)
+        return seen(said, queue, await tables.log(connection))
     finally:
         await transaction.rollback()
 
@@ -245,9 +275,14 @@ async def test_a_missing_fence_is_noticed(
     ("guard", "name"),
     [
         (Guard.ATTEMPTS_SPENT, "claim or retire"),
+        (Guard.NEVER_RECOVERED, "claim or retire"),
+        (Guard.RECOVERED, "claim recovered"),
+        (Guard.RECOVERY_LEFT, "claim recovered"),
+        (Guard.RECOVERY_SPENT, "claim suspects"),
         (Guard.RETRY_LEFT, "retry"),
         (Guard.RETRY_SPENT, "retire:last_retry"),
         (Guard.STALE, "recover or retire"),
+        (Guard.EXCUSED, "recover after an outage"),
     ],
 )
 async def test_a_guard_that_always_says_yes_is_noticed(
@@ -278,12 +313,17 @@ async def test_an_effect_that_is_not_written_is_noticed(
         ("claim or retire", "claim", "j.execute_after <= least(", "j.execute_after < least("),
         ("claim or retire", "claim", "and j.status = 'queued'::\"holdfast_status\"", ""),
         ("recover or retire", "recover", "j.recoveries + 1 >=", "j.recoveries >="),
-        ("recover or retire", "recover", "j.heartbeat + j.lease <=", "j.heartbeat + j.lease <"),
+        ("recover or retire", "recover", "+ j.lease <=", "+ j.lease <"),
         ("recover or retire", "recover", "j.max_recoveries,", "null,"),
+        ("recover or retire", "recover", "greatest(2,", "greatest(1,"),
+        ("claim recovered", "claim:recovered", "coalesce(j.max_recoveries,", "coalesce(null,"),
         ("recover a dead worker", "recover", "or l.worker =", "or l.worker <>"),
         ("delete", "delete", "j.status in (", "j.status not in ("),
         ("requeue", "requeue", "o.id < h.id", "false"),
         ("requeue", "requeue", "k.held_at is null", "false"),
+        ("move", "move", "o.id < h.id", "false"),
+        ("move", "move", "+ j.lease <=", "+ j.lease <"),
+        ("release a worker", "move", "else j.claimed_by =", "else j.claimed_by <>"),
     ],
 )
 async def test_a_fault_in_a_statement_is_noticed(
@@ -346,7 +386,7 @@ async def test_both_stores_enqueue_the_same_whatever_becomes_of_the_key(pg: Data
             memory.jobs._state.rows[job.id] = job
             if job.held_at is None:
                 memory.jobs._state.keys[f"{job.dedupe_key}"] = job.id
-        memory.jobs._state._last_job = max(IDS)
+        memory.jobs._state._last.job = max(IDS)
         jobs = new_jobs()
         assert await enqueued(memory, jobs) == await enqueued(store, jobs)
         expected = [job._replace(id=JobId(0)) for job in memory.jobs._state.rows.values()]

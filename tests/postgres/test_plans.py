@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.lifecycle import TRANSITIONS, Verb
-from holdfast.models import NewJob, Want
+from holdfast.models import ClaimRule, NewJob
 from holdfast.stores.postgres import render
 from holdfast.stores.postgres.binding import Binding
 from tests.postgres import tables
-from tests.postgres.plans import FILL, FILL_LOG, PICK, Planner, install, nodes
+from tests.postgres.plans import FILL, FILL_LOG, PICK, RECOVER, Planner, install, nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,11 +30,16 @@ LOAD = f"{FILL.format(first=1, last=ROWS)};{FILL_LOG.format(rows=ROWS)}"
 ANALYZE = "analyze holdfast; analyze holdfast_log; analyze holdfast_leases"
 
 PKEY, READY, HELD = "holdfast_pkey", "holdfast_ready", "holdfast_held"
+RECOVERED = "holdfast_recovered"
 DEDUPE, LOG_PKEY, LOG_TIME = "holdfast_dedupe_key", "holdfast_log_pkey", "holdfast_log_time"
 
 INDEXES: dict[str, set[str]] = {
     "claim": {READY, PKEY},
+    "claim:recovered": {RECOVERED, PKEY},
+    "claim:suspect": {RECOVERED, PKEY},
     "lanes": {READY},
+    "lanes:recovered": {RECOVERED},
+    "recovered_waiting": {RECOVERED},
     "oldest": {READY},
     "renew": {PKEY},
     **{
@@ -44,7 +49,7 @@ INDEXES: dict[str, set[str]] = {
     "recover": {PKEY},
     "running": {PKEY},
     "claimed_under": {PKEY},
-    "forget_ended": {PKEY},
+    "delete_ended_claims": {PKEY},
     "list_running": {PKEY},
     "requeue": {PKEY, DEDUPE},
     "cancel": {PKEY},
@@ -58,9 +63,11 @@ INDEXES: dict[str, set[str]] = {
 }
 """Of each statement the indexes by which it may reach the queue table and the log."""
 
-BIG = {PKEY, READY, HELD, DEDUPE, LOG_PKEY, LOG_TIME}
-ORDERED = {READY, HELD}
+BIG = {PKEY, READY, RECOVERED, HELD, DEDUPE, LOG_PKEY, LOG_TIME}
+ORDERED = {READY, RECOVERED, HELD}
 """Indexes read for their order, so that nothing is sorted."""
+LANED = {READY, RECOVERED}
+"""Indexes in which each lane is a range."""
 
 
 HISTORIES = {
@@ -72,6 +79,27 @@ HISTORIES = {
         ("when empty", ANALYZE + ";" + LOAD),
         ("when all were queued", ANALYZE),
         ("when nothing was picked", PICK),
+    ],
+    "around deaths": [
+        (
+            "when no worker had died",
+            LOAD + ";" + ANALYZE + ";" + RECOVER.format(deaths=1, last=3000),
+        ),
+        ("when some had died", ANALYZE),
+        ("before more died", RECOVER.format(deaths=2, last=100_000)),
+    ],
+    "after deaths": [
+        (
+            "when all jobs had been recovered",
+            ";".join(
+                [
+                    LOAD,
+                    RECOVER.format(deaths=1, last=ROWS),
+                    ANALYZE,
+                    RECOVER.format(deaths=0, last=ROWS - 9),
+                ]
+            ),
+        ),
     ],
 }
 """What happens to the tables, and what can be said then of the moment of their statistics."""
@@ -112,7 +140,7 @@ def faults_of(name: str, plan: dict[str, Any]) -> Iterator[str]:
                 yield f"walks all of {node.index}"
             if node.index in ORDERED and node.is_sorted:
                 yield f"sorts what {node.index} has in order"
-            if name == "claim" and node.index == READY and not floored(node):
+            if name.startswith("claim") and node.index in LANED and not floored(node):
                 yield "does not start at the floor of its lane"
     if not used <= INDEXES[name]:
         yield f"uses {used - INDEXES[name]}"
@@ -157,13 +185,13 @@ def test_a_claim_of_a_hundred_costs_the_same_with_twenty_times_the_backlog(pg: D
 @pytest.mark.parametrize(("payload", "share"), [(b"", 0.85), (b"x" * 256, 1.0)])
 async def test_claims_are_heap_only_updates(pg: Database, payload: bytes, share: float) -> None:
     """No index is written, though every index of the table has the row."""
-    want = Want("mail", lease=timedelta(seconds=30))
+    rule = ClaimRule("mail", lease=timedelta(seconds=30))
     async with tables.installed(pg.dsn) as (connection, store):
         await connection.execute("alter table holdfast set (autovacuum_enabled = off)")
         jobs = [NewJob("mail", payload, dedupe_key=f"order-{n}") for n in range(2_000)]
         await store.jobs.insert(jobs, "raise")
         for _ in range(4):
-            claimed = await store.leases.claim([want], limit=500, worker="host:1234:abcdef")
+            claimed = await store.leases.claim([rule], limit=500, worker="host:1234:abcdef")
             assert len(claimed) == 500
         await connection.execute("select pg_stat_force_next_flush()")
         updates, hot = await connection.fetchrow(

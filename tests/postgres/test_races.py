@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from holdfast.errors import DuplicateJobError
-from holdfast.lifecycle import LIFECYCLE, TRANSITIONS, Guard, Status, Verb
-from holdfast.models import Job, NewJob, OnConflict, Requeued, Want
+from holdfast.lifecycle import FINAL, LIFECYCLE, TRANSITIONS, Guard, Status, Verb
+from holdfast.models import ClaimRule, Job, Moved, NewJob, OnConflict, Requeued
 from tests.postgres import tables
 from tests.postgres.stage import LEASE, WANT, held, stage_on
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Coroutine, Sequence
 
     from holdfast.lifecycle import Transition
-    from holdfast.models import Change, Held
+    from holdfast.models import Change, JobId, LeaseKey
     from tests.postgres.stage import Stage
     from tests.servers import Database
 
 COMPLETE, RETRY, HOLD = (TRANSITIONS[verb] for verb in (Verb.COMPLETE, Verb.RETRY, Verb.HOLD))
 CANCEL, DELETE = TRANSITIONS[Verb.CANCEL], TRANSITIONS[Verb.DELETE]
+OWNED_AND_STAYING = [HOLD, RETRY, TRANSITIONS[Verb.RELEASE]]
 OWNED = [row for row in LIFECYCLE if Guard.OWNED in row.guards and row.verb is not Verb.RENEW]
 
 
@@ -39,7 +41,7 @@ async def claimed_again(stage: Stage) -> tuple[Job, Job]:
     stage.clock.advance(LEASE)
     recovery = await stage.b.store.leases.recover([WANT])
     assert recovery.recovered == (first.id,)
-    [second] = await stage.b.claim(worker="second")
+    [second] = await stage.b.claim_recovered(worker="second")
     assert (second.id, second.recoveries) == (first.id, 1)
     return first, second
 
@@ -86,7 +88,7 @@ async def test_an_outcome_that_waited_while_the_lease_was_lost_changes_nothing(
     stage.clock.advance(LEASE)
     async with stage.b.connection.transaction():
         await stage.b.store.leases.recover([WANT])
-        [again] = await stage.b.claim(worker="second")
+        [again] = await stage.b.claim_recovered(worker="second")
         late = await stage.begin(stage.a.change(transition, job), stage.a)
     before = await tables.dump(stage.observer)
     assert await late == set()
@@ -102,7 +104,7 @@ async def test_a_heartbeat_that_waited_while_the_lease_was_lost_changes_nothing(
     stage.clock.advance(LEASE)
     async with stage.b.connection.transaction():
         await stage.b.store.leases.recover([WANT])
-        await stage.b.claim(worker="second")
+        await stage.b.claim_recovered(worker="second")
         late = await stage.begin(stage.a.store.leases.renew(list(held(job))), stage.a)
     before = await tables.dump(stage.observer)
     assert await late == set()
@@ -268,7 +270,7 @@ async def test_a_claim_that_commits_while_it_is_looked_for_is_left_to_the_sweep(
     leases._doubtful.append(job.claim_token)
     change = leases.change
 
-    async def commit_first(transition: Transition, changes: Sequence[Change]) -> list[Held]:
+    async def commit_first(transition: Transition, changes: Sequence[Change]) -> list[LeaseKey]:
         assert changes == []
         await slow.commit()
         return await change(transition, changes)
@@ -279,53 +281,53 @@ async def test_a_claim_that_commits_while_it_is_looked_for_is_left_to_the_sweep(
     assert (await leases.recover([WANT])).recovered == (job.id,)
 
 
-LIMITED = Want("mail", lease=LEASE, concurrency_limit=2)
+LIMITED = ClaimRule("mail", lease=LEASE, concurrency_limit=2)
 
 
 async def test_two_limited_claims_at_once_never_exceed_the_limit(stage: Stage) -> None:
     await stage.enqueue(5)
     async with stage.a.connection.transaction():
-        mine = await stage.a.claim(want=LIMITED)
-        late = await stage.begin(stage.b.claim(want=LIMITED), stage.b)
+        mine = await stage.a.claim(rule=LIMITED)
+        late = await stage.begin(stage.b.claim(rule=LIMITED), stage.b)
     assert len(mine) == 2
     assert await late == []
     await stage.a.change(COMPLETE, mine[0])
-    assert len(await stage.b.claim(want=LIMITED)) == 1
+    assert len(await stage.b.claim(rule=LIMITED)) == 1
 
 
 async def test_a_limited_claim_that_was_rolled_back_counts_for_nothing(stage: Stage) -> None:
     await stage.enqueue(5)
     transaction = stage.a.connection.transaction()
     await transaction.start()
-    assert len(await stage.a.claim(want=LIMITED)) == 2
-    late = await stage.begin(stage.b.claim(want=LIMITED), stage.b)
+    assert len(await stage.a.claim(rule=LIMITED)) == 2
+    late = await stage.begin(stage.b.claim(rule=LIMITED), stage.b)
     await transaction.rollback()
     assert len(await late) == 2
 
 
 async def test_a_claim_goes_on_without_a_limit_that_somebody_keeps_locked(stage: Stage) -> None:
     """Such as a worker that froze; what was claimed before must not grow old meanwhile."""
-    limited = Want("mail", lease=timedelta(seconds=1), concurrency_limit=2)
+    limited = ClaimRule("mail", lease=timedelta(seconds=1), concurrency_limit=2)
     await stage.enqueue(3)
     await stage.enqueue(1, "free")
     async with stage.a.connection.transaction():
-        assert len(await stage.a.claim(limit=1, want=limited)) == 1
-        wants = [limited, Want("free", lease=timedelta(seconds=1))]
-        claimed = await stage.b.store.leases.claim(wants, limit=9, worker="b", sweep=True)
+        assert len(await stage.a.claim(limit=1, rule=limited)) == 1
+        rules = [limited, ClaimRule("free", lease=timedelta(seconds=1))]
+        claimed = await stage.b.store.leases.claim(rules, limit=9, worker="b", sweep=True)
         assert [job.entrypoint for job in claimed] == ["free"]
         # The rest is worth another look soon.
-        assert await stage.b.store.leases.next_due(wants) is not None
-    later = await stage.b.store.leases.claim(wants, limit=9, worker="b", sweep=True)
+        assert await stage.b.store.leases.next_due(rules) is not None
+    later = await stage.b.store.leases.claim(rules, limit=9, worker="b", sweep=True)
     assert [job.entrypoint for job in later] == ["mail"]
 
 
 async def test_a_limit_counts_a_lease_until_its_end_is_committed(stage: Stage) -> None:
     await stage.enqueue(3)
-    running = await stage.a.claim(want=LIMITED)
+    running = await stage.a.claim(rule=LIMITED)
     async with stage.a.connection.transaction():
         await stage.a.change(COMPLETE, *running)
-        assert await stage.b.claim(want=LIMITED) == []
-    assert len(await stage.b.claim(want=LIMITED)) == 1
+        assert await stage.b.claim(rule=LIMITED) == []
+    assert len(await stage.b.claim(rule=LIMITED)) == 1
 
 
 async def held_with_key(stage: Stage, key: str) -> Job:
@@ -391,6 +393,23 @@ async def test_of_two_held_jobs_with_one_key_two_requeues_at_once_free_only_one(
     assert await requeueing == {second.id: Requeued.KEY_TAKEN}
 
 
+async def test_a_requeue_that_waited_while_a_picked_job_was_held_requeues_it(
+    stage: Stage,
+) -> None:
+    """The statement saw it picked; under its lock it is held."""
+    await stage.enqueue(2)
+    held_before, running = await stage.a.claim()
+    await stage.a.change(HOLD, held_before)
+    async with stage.a.connection.transaction():
+        await stage.a.change(HOLD, running)
+        requeueing = await stage.begin(stage.b.requeue(held_before.id, running.id), stage.b)
+    assert await requeueing == {
+        held_before.id: Requeued.REQUEUED,
+        running.id: Requeued.REQUEUED,
+    }
+    assert [job.status for job in await stage.queue()] == [Status.QUEUED] * 2
+
+
 async def test_of_two_schedulers_one_turns_a_tick_into_a_job(stage: Stage) -> None:
     now = stage.clock.now()
     a, b = stage.a.store.schedules, stage.b.store.schedules
@@ -416,3 +435,135 @@ async def test_a_tick_whose_scheduler_died_is_left_to_another(stage: Stage) -> N
     await transaction.rollback()
     assert await b.advance(schedule, [now], now + timedelta(minutes=1)) is not None
     assert len(await stage.queue()) == 1
+
+
+def moves(stage: Stage, *jobs: Job, force: bool = False) -> Coroutine[Any, Any, dict[JobId, Moved]]:
+    """Session b moves these jobs to another entrypoint."""
+    ids = [job.id for job in jobs]
+    return stage.b.store.jobs.move(ids, "other", actor=None, reason=None, force=force)
+
+
+async def test_a_move_that_waited_while_a_picked_job_was_held_moves_it(stage: Stage) -> None:
+    await stage.enqueue(2)
+    waiting, running = await stage.queue()
+    [claimed] = await stage.a.claim(limit=1)
+    async with stage.a.connection.transaction():
+        await stage.a.change(HOLD, claimed)
+        moving = await stage.begin(moves(stage, waiting, running), stage.b)
+    assert await moving == {waiting.id: Moved.MOVED, running.id: Moved.MOVED}
+    assert {(job.status, job.entrypoint) for job in await stage.queue()} == {
+        (Status.QUEUED, "other")
+    }
+
+
+async def test_a_move_that_waited_for_a_claim_leaves_the_job_to_its_worker(stage: Stage) -> None:
+    await stage.enqueue()
+    [job] = await stage.queue()
+    async with stage.a.connection.transaction():
+        [claimed] = await stage.a.claim()
+        moving = await stage.begin(moves(stage, job), stage.b)
+    assert await moving == {job.id: Moved.LEASED}
+    assert await stage.a.change(COMPLETE, claimed) == held(claimed)
+
+
+async def test_a_move_that_waited_for_a_heartbeat_leaves_the_job_to_its_worker(
+    stage: Stage,
+) -> None:
+    await stage.enqueue()
+    [job] = await stage.a.claim()
+    stage.clock.advance(LEASE)
+    async with stage.a.connection.transaction():
+        assert await stage.a.store.leases.renew(list(held(job))) == held(job)
+        moving = await stage.begin(moves(stage, job), stage.b)
+    assert await moving == {job.id: Moved.LEASED}
+    assert await stage.a.change(COMPLETE, job) == held(job)
+
+
+async def test_a_move_that_waited_for_an_outcome_finds_no_job(stage: Stage) -> None:
+    await stage.enqueue()
+    [job] = await stage.a.claim()
+    async with stage.a.connection.transaction():
+        await stage.a.change(COMPLETE, job)
+        moving = await stage.begin(moves(stage, job, force=True), stage.b)
+    assert await moving == {job.id: Moved.NOT_FOUND}
+    assert await stage.log_of(job) == [Status.SUCCESSFUL]
+
+
+async def test_an_outcome_that_waited_for_a_move_is_not_written(stage: Stage) -> None:
+    await stage.enqueue()
+    [job] = await stage.a.claim()
+    async with stage.b.connection.transaction():
+        assert await moves(stage, job, force=True) == {job.id: Moved.MOVED}
+        outcome = await stage.begin(stage.a.change(COMPLETE, job), stage.a)
+    assert await outcome == set()
+    assert await stage.log_of(job) == [Status.QUEUED]
+
+
+async def test_a_release_of_a_worker_passes_over_a_job_that_another_has_by_now(
+    stage: Stage,
+) -> None:
+    await stage.enqueue()
+    [job] = await stage.a.claim(worker="dead")
+    stage.clock.advance(LEASE)
+    async with stage.a.connection.transaction():
+        await stage.a.store.leases.recover([WANT])
+        [again] = await stage.a.store.leases.claim_recovered(
+            [WANT], limit=1, worker="alive", suspects=False
+        )
+        release = stage.b.store.jobs.move([job.id], None, actor=None, reason=None, worker="dead")
+        releasing = await stage.begin(release, stage.b)
+    assert await releasing == {job.id: Moved.LEASED}
+    assert await stage.a.change(COMPLETE, again) == held(again)
+
+
+async def test_an_edit_that_waited_for_a_requeue_changes_nothing(stage: Stage) -> None:
+    await stage.enqueue()
+    [job] = await stage.a.claim()
+    await stage.a.change(HOLD, job)
+    async with stage.a.connection.transaction():
+        await stage.a.requeue(job.id)
+        edit = stage.b.store.jobs.edit(job.id, b"new", actor=None, reason=None)
+        editing = await stage.begin(edit, stage.b)
+    assert await editing is False
+    [row] = await stage.queue()
+    assert row.payload is None
+
+
+ROUNDS, JOBS = 60, 12
+
+
+async def test_every_id_has_an_outcome_whatever_the_others_do(stage: Stage) -> None:
+    """A worker claims, holds and releases while an operator acts on all ids, again and again."""
+    await stage.enqueue(JOBS)
+    ids = [job.id for job in await stage.queue()]
+    over = asyncio.Event()
+
+    async def work() -> None:
+        rules = [WANT, ClaimRule("other", lease=LEASE)]
+        while not over.is_set():
+            jobs = await stage.a.store.leases.claim(rules, limit=JOBS, worker="w", sweep=True)
+            for place, job in enumerate(jobs):
+                await stage.a.change(OWNED_AND_STAYING[place % len(OWNED_AND_STAYING)], job)
+
+    async def operate() -> None:
+        jobs = stage.b.store.jobs
+        for turn in range(ROUNDS):
+            stage.clock.advance(timedelta(seconds=1))
+            assert set(await jobs.requeue(ids, actor="ann", reason=None)) == set(ids)
+            name = ("other", "mail")[turn % 2]
+            moved = await jobs.move(ids, name, actor="ann", reason=None, force=turn % 3 == 0)
+            assert set(moved) == set(ids)
+            await jobs.edit(ids[turn % JOBS], b"new", actor="ann", reason=None)
+        # The last act takes them all out, whoever has them.
+        assert await jobs.remove(CANCEL, ids, actor="ann", reason=None) == set(ids)
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        working = group.create_task(work())
+        try:
+            await operate()
+        finally:
+            over.set()
+        await working
+    assert await stage.queue() == []
+    ends = [entry for entry in await tables.log(stage.observer) if entry.status in FINAL]
+    assert sorted(entry.job_id for entry in ends) == sorted(ids)

@@ -29,14 +29,15 @@ from hypothesis.stateful import (
 from holdfast.lifecycle import RETIRE_LAST_RETRY, TRANSITIONS, Guard, Verb
 from holdfast.models import (
     Change,
-    Held,
+    ClaimRule,
     HeldFilter,
     Job,
     JobId,
+    LeaseKey,
+    Moved,
     NewJob,
     Requeued,
     TracebackRecord,
-    Want,
 )
 from holdfast.scheduler.cron import Cron
 from holdfast.scheduler.tick import tick
@@ -64,12 +65,14 @@ EVERYTHING = 1_000
 NOBODYS = UUID(int=0)
 LIMIT = 2
 LEASES = {"mail": timedelta(seconds=10), "report": timedelta(seconds=20)}
-FREE = [Want(name, lease=lease, max_attempts=3, max_recoveries=2) for name, lease in LEASES.items()]
-LIMITED = Want("limited", lease=timedelta(seconds=10), concurrency_limit=LIMIT)
+FREE = [
+    ClaimRule(name, lease=lease, max_attempts=3, max_recoveries=2) for name, lease in LEASES.items()
+]
+LIMITED = ClaimRule("limited", lease=timedelta(seconds=10), concurrency_limit=LIMIT)
 SCHEDULES = ("hourly", "often")
-TICKS = [Want(name, lease=timedelta(seconds=10)) for name in SCHEDULES]
-WANTS = {want.entrypoint: want for want in (*FREE, LIMITED, *TICKS)}
-UNLIMITED = [want for want in WANTS.values() if not want.concurrency_limit]
+TICKS = [ClaimRule(name, lease=timedelta(seconds=10)) for name in SCHEDULES]
+WANTS = {claim_rule.entrypoint: claim_rule for claim_rule in (*FREE, LIMITED, *TICKS)}
+UNLIMITED = [claim_rule for claim_rule in WANTS.values() if not claim_rule.concurrency_limit]
 
 HOLD, RELEASE = TRANSITIONS[Verb.HOLD], TRANSITIONS[Verb.RELEASE]
 
@@ -136,17 +139,38 @@ class Lives(RuleBasedStateMachine):
     def claim_in_order(self, name: str, limit: int, worker: str) -> Any:
         return self.claim([WANTS[name]], limit, worker, sweep=True)
 
-    @rule(target=leases, sweep=st.booleans(), wants=st.sampled_from([FREE, UNLIMITED]))
-    def claim_everything(self, sweep: bool, wants: list[Want]) -> Any:
+    @rule(target=leases, sweep=st.booleans(), rules=st.sampled_from([FREE, UNLIMITED]))
+    def claim_everything(self, sweep: bool, rules: list[ClaimRule]) -> Any:
         """From the remembered floors too: nothing that is due may hide below one."""
-        return self.claim(wants, EVERYTHING, "cid", sweep=sweep)
+        return self.claim(rules, EVERYTHING, "cid", sweep=sweep)
 
-    def claim(self, wants: list[Want], limit: int, worker: str, *, sweep: bool) -> Any:
+    @rule(
+        target=leases,
+        rules=st.sampled_from([[FREE[0]], [FREE[1]], [LIMITED], [TICKS[0]]]),
+        limit=st.sampled_from([1, 3, EVERYTHING]),
+        worker=st.sampled_from(["ann", "bob"]),
+        suspects=st.booleans(),
+    )
+    def claim_recovered(
+        self, rules: list[ClaimRule], limit: int, worker: str, suspects: bool
+    ) -> Any:
+        here, there = self.pair.both(lambda store: store.leases.recovered_waiting(rules))
+        assert here == there
+        here, there = self.pair.both(
+            lambda store: store.leases.claim_recovered(
+                rules, limit=limit, worker=worker, suspects=suspects
+            )
+        )
+        assert len(there) <= limit
+        assert all(job.recoveries for job in there)
+        return multiple(*self.pair.leased(here, there))
+
+    def claim(self, rules: list[ClaimRule], limit: int, worker: str, *, sweep: bool) -> Any:
         async def claim(store: Store) -> list[Job]:
             """As a worker does it: one that came short is followed by another."""
-            jobs = await store.leases.claim(wants, limit=limit, worker=worker, sweep=sweep)
+            jobs = await store.leases.claim(rules, limit=limit, worker=worker, sweep=sweep)
             while (room := limit - len(jobs)) and (
-                more := await store.leases.claim(wants, limit=room, worker=worker)
+                more := await store.leases.claim(rules, limit=room, worker=worker)
             ):
                 jobs += more
             return sorted(jobs, key=lambda job: (-job.priority, job.execute_after, job.id))
@@ -155,8 +179,9 @@ class Lives(RuleBasedStateMachine):
         used = {lease.postgres.token for lease in self.pair.leases}
         fresh = self.pair.leased(here, there)
         assert len(there) <= limit
-        assert {job.entrypoint for job in there} <= {want.entrypoint for want in wants}
+        assert {job.entrypoint for job in there} <= {claim_rule.entrypoint for claim_rule in rules}
         assert all(job.execute_after <= self.pair.clock.now() for job in there)
+        assert not any(job.recoveries for job in there)
         assert used.isdisjoint(lease.postgres.token for lease in fresh)
         return multiple(*fresh)
 
@@ -202,11 +227,11 @@ class Lives(RuleBasedStateMachine):
     def release(self, held: list[LeasePair], swap: bool, reason: str | None) -> None:
         self.settle(RELEASE, self.offers(held, swap=swap), reason=reason)
 
-    def offers(self, held: list[LeasePair], *, swap: bool) -> list[tuple[Held, Held]]:
+    def offers(self, held: list[LeasePair], *, swap: bool) -> list[tuple[LeaseKey, LeaseKey]]:
         """Leases as their holders name them, or each with a token that is another job's."""
         givers = [*held[1:], held[0]] if swap else held
         return [
-            (Held(lease.memory.id, mine), Held(lease.postgres.id, other))
+            (LeaseKey(lease.memory.id, mine), LeaseKey(lease.postgres.id, other))
             for lease, giver in zip(held, givers, strict=True)
             for mine, other in [self.tokens(lease, giver) if swap else tokens_of(giver)]
         ]
@@ -219,9 +244,9 @@ class Lives(RuleBasedStateMachine):
         return (NOBODYS, NOBODYS) if shared else (mine, other)
 
     def settle(
-        self, transition: Transition, offered: list[tuple[Held, Held]], **values: Any
-    ) -> set[Held]:
-        def change(lease: Held) -> Change:
+        self, transition: Transition, offered: list[tuple[LeaseKey, LeaseKey]], **values: Any
+    ) -> set[LeaseKey]:
+        def change(lease: LeaseKey) -> Change:
             return Change(lease, max_attempts=3, **values)
 
         here, there = self.pair.both(
@@ -232,18 +257,27 @@ class Lives(RuleBasedStateMachine):
 
     @rule(
         seconds=st.sampled_from([0, 10, 20]),
-        wants=st.sampled_from([[], FREE, UNLIMITED]),
+        rules=st.sampled_from([[], FREE, UNLIMITED]),
         limit=st.sampled_from([1, EVERYTHING]),
         worker=st.sampled_from([None, None, "ann"]),
+        contact=st.sampled_from([None, None, timedelta(0), timedelta(seconds=35)]),
     )
-    def recover(self, seconds: int, wants: list[Want], limit: int, worker: str | None) -> None:
+    def recover(
+        self,
+        seconds: int,
+        rules: list[ClaimRule],
+        limit: int,
+        worker: str | None,
+        contact: timedelta | None,
+    ) -> None:
         self.pair.clock.advance(timedelta(seconds=seconds))
         here, there = self.pair.both(
-            lambda store: store.leases.recover(wants, limit=limit, worker=worker)
+            lambda store: store.leases.recover(rules, limit=limit, worker=worker, contact=contact)
         )
         assert list(here.recovered) == self.pair.here(there.recovered)
         assert list(here.retired) == self.pair.here(there.retired)
-        self.recoveries.update([*here.recovered, *here.retired])
+        assert list(here.excused) == self.pair.here(there.excused)
+        self.recoveries.update({*here.recovered, *here.retired} - {*here.excused})
 
     @precondition(lambda self: self.pair.jobs)
     @rule(ids=st.lists(jobs, min_size=1, max_size=4), verb=st.sampled_from(["cancel", "delete"]))
@@ -277,6 +311,28 @@ class Lives(RuleBasedStateMachine):
             if outcome is Requeued.REQUEUED:
                 self.attempts[job_id] = self.recoveries[job_id] = 0
 
+    @precondition(lambda self: self.pair.jobs)
+    @rule(
+        ids=st.lists(jobs, min_size=1, max_size=4),
+        name=st.sampled_from([*LEASES, "limited", None]),
+        force=st.booleans(),
+        worker=st.sampled_from([None, None, "ann"]),
+    )
+    def move(self, ids: list[JobPair], name: str | None, force: bool, worker: str | None) -> None:
+        said: dict[str, Any] = {"actor": "ann", "reason": "odd", "force": force, "worker": worker}
+        held = {job.id for job in self.pair.states()[0].queue if job.held_at is not None}
+        here, there = self.pair.both(
+            lambda store: store.jobs.move([job.memory for job in ids], name, **said),
+            lambda store: store.jobs.move([job.postgres for job in ids], name, **said),
+        )
+        assert here == {self.pair.here([job_id])[0]: what for job_id, what in there.items()}
+        for job_id in (job_id for job_id, outcome in here.items() if outcome is Moved.MOVED):
+            self.born[job_id] = self.born[job_id]._replace(
+                entrypoint=name or self.born[job_id].entrypoint
+            )
+            if job_id in held:
+                self.attempts[job_id] = self.recoveries[job_id] = 0
+
     @rule()
     def forget_ended_claims(self) -> None:
         """What a worker does when all jobs of a claim are settled."""
@@ -284,7 +340,7 @@ class Lives(RuleBasedStateMachine):
         live = {job.claim_token for job in queue}
         kept = {lease.postgres.token for lease in self.pair.leases if lease.number in live}
         ended = {lease.postgres.token for lease in self.pair.leases} - kept
-        self.pair.world.runner.run(self.pair.postgres.leases.forget(sorted(ended)))
+        self.pair.world.runner.run(self.pair.postgres.leases.delete_claims(sorted(ended)))
 
     @rule(seconds=st.sampled_from([1, 7, 60]))
     def advance_the_clock(self, seconds: int) -> None:
@@ -362,7 +418,9 @@ def tokens_of(lease: LeasePair) -> tuple[UUID, UUID]:
     return lease.memory.token, lease.postgres.token
 
 
-def accepted(offered: list[tuple[Held, Held]], here: set[Held], there: set[Held]) -> set[Held]:
+def accepted(
+    offered: list[tuple[LeaseKey, LeaseKey]], here: set[LeaseKey], there: set[LeaseKey]
+) -> set[LeaseKey]:
     """The leases that both stores still knew, as the memory store has them."""
     assert {mine for mine, other in offered if other in there} == here
     return here
@@ -370,8 +428,8 @@ def accepted(offered: list[tuple[Held, Held]], here: set[Held], there: set[Held]
 
 @pytest.fixture(autouse=True)
 def _sweeps_are_never_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "_CHEAP", 3600.0)
-    monkeypatch.setattr(lanes, "_DEAR", 3600.0)
+    monkeypatch.setattr(lanes, "_CHEAP_SCAN_SECONDS", 3600.0)
+    monkeypatch.setattr(lanes, "_SLICE_SECONDS", 3600.0)
 
 
 @pytest.mark.timeout(120 if PROFILE == "default" else 0)

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.lifecycle import LIFECYCLE, LIVE, TRANSITIONS, Effect, Guard, Status
 from holdfast.settings import Names
-from holdfast.stores import memory_state
+from holdfast.stores.memory import state as memory_state
 from holdfast.stores.postgres import migrate, render
 from holdfast.stores.postgres.tables.fit import Fit
 from holdfast.stores.postgres.tables.render import TableWords
@@ -41,6 +41,17 @@ BARE = TableQueue(
 )
 FITS = {
     "table": Fit(FULL, ("id", "subject"), "bigint", dict(FULL.columns())),
+    "article_table": Fit(
+        FULL,
+        ("id", "subject"),
+        "bigint",
+        {
+            part: column
+            for part, column in FULL.columns().items()
+            if part not in ("heartbeat", "recoveries", "outcome")
+        },
+        claim_leads=True,
+    ),
     "bare_table": Fit(
         BARE,
         ("code",),
@@ -108,9 +119,14 @@ def test_the_script_that_installs_is_as_reviewed() -> None:
     assert reviewed("install.sql", script) == script
 
 
+def test_the_script_that_wakes_workers_on_inserts_is_as_reviewed() -> None:
+    script = migrate.notify_inserts_sql(Names())
+    assert reviewed("notify_inserts.sql", script) == script
+
+
 def test_no_golden_file_has_outlived_its_statement() -> None:
     found = {str(path.relative_to(GOLDEN)) for path in GOLDEN.rglob("*.sql")}
-    outlived = found - {*STATEMENTS, "install.sql"}
+    outlived = found - {*STATEMENTS, "install.sql", "notify_inserts.sql"}
     for file in outlived if WRITE else ():
         (GOLDEN / file).unlink()
     assert WRITE or not outlived
@@ -206,11 +222,11 @@ def sources() -> Mapping[str, Path]:
 
 
 def test_no_state_word_stands_in_the_engine_outside_the_lifecycle() -> None:
-    """In `cli/` they are what people read: headings of columns, names of commands."""
+    """In `cli/` and `web/` they are what people read: headings, names of commands, of colours."""
     found = {
         (name, node.value)
         for name, path in sources().items()
-        if not name.startswith("cli/")
+        if not name.startswith(("cli/", "web/"))
         for node in strings(path)
         if re.fullmatch(WORDS, str(node.value))
     }

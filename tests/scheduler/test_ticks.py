@@ -19,6 +19,7 @@ from holdfast.scheduler.cron import Cron
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
+    from collections.abc import AsyncIterator
 
     from holdfast import Job
     from tests.servers import Database
@@ -101,7 +102,7 @@ async def test_ten_schedulers_and_kills_make_one_job_for_each_second(pg18: Datab
         await hf.install()
         fleet = list(await asyncio.gather(*(start(pg18.dsn) for _ in range(10))))
         try:
-            async with asyncio.timeout(90):
+            async with asyncio.timeout(200):
                 for wanted in range(4, 20, 2):
                     # Other processes make them, and no event of theirs reaches us.
                     while len(await slots_of(hf, "every_second")) < wanted:  # noqa: ASYNC110
@@ -117,3 +118,54 @@ async def test_ten_schedulers_and_kills_make_one_job_for_each_second(pg18: Datab
         found = await slots_of(hf, "every_second")
         assert len(found) >= 18
         assert found == [found[0] + number * SECOND for number in range(len(found))]
+
+
+@pytest.fixture
+async def ticked(pg18: Database) -> AsyncIterator[tuple[Holdfast, ManualClock]]:
+    """Schedules whose ticks are enqueued up to now."""
+    clock = ManualClock()
+    async with Holdfast.connect(pg18.dsn, clock=clock) as hf:
+        await hf.install()
+        declare(hf, "UTC")
+        await hf.scheduler_manager.register()
+        clock.advance(timedelta(hours=5))
+        await hf.scheduler_manager.tick()
+        yield hf, clock
+
+
+async def test_ticks_go_on_when_the_clock_was_set_back(
+    ticked: tuple[Holdfast, ManualClock], caplog: pytest.LogCaptureFixture
+) -> None:
+    hf, clock = ticked
+    before = {schedule.name: schedule for schedule in await hf.store.schedules.all()}
+    clock.advance(-timedelta(hours=3))
+    running = asyncio.create_task(hf.scheduler_manager.run())
+    try:
+        async with asyncio.timeout(30):
+            while "the clock was set back" not in caplog.text:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    finally:
+        hf.shutdown.set()
+        await running
+    after = {schedule.name: schedule for schedule in await hf.store.schedules.all()}
+    for name in ("at_the_hour", "quarters"):
+        expected = Cron.parse(EXPRESSIONS[name], "UTC").after(clock.now())
+        assert after[name].next_run == expected < before[name].next_run
+        assert after[name].last_run == before[name].last_run
+    # Their only ticks in these hours have become jobs already.
+    for name in ("daily", "nightly"):
+        assert after[name] == before[name]
+    queued = await hf.queries.browse_queue(limit=10_000)
+    await hf.queries.mark_job_as_cancelled([job.id for job in queued])
+    clock.advance(timedelta(hours=1))
+    assert len(await hf.scheduler_manager.tick()) == 5
+
+
+async def test_a_clock_that_went_back_a_little_repeats_no_tick(
+    ticked: tuple[Holdfast, ManualClock],
+) -> None:
+    hf, clock = ticked
+    before = await hf.store.schedules.all()
+    clock.advance(-10 * SECOND)
+    await hf.scheduler_manager._until_next(clock.now())
+    assert await hf.store.schedules.all() == before

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
+import uvloop
+
 from holdfast import Holdfast, Schedule
 
 
@@ -21,4 +23,5 @@ async def main(dsn: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main(sys.argv[1]))

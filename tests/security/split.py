@@ -33,6 +33,7 @@ class RolesStore:
         self._as_worker = worker
         self.leases: Any = worker.leases
         self.wakeups: Any = worker.wakeups
+        self.reports: Any = worker.reports
         self.jobs: Any = Part(
             reader.jobs,
             # A reader sees jobs without what they carry.
@@ -43,10 +44,24 @@ class RolesStore:
             insert=producer.jobs,
             statuses=producer.jobs,
             requeue=operator.jobs,
+            move=operator.jobs,
+            leased_to=operator.jobs,
             remove=operator.jobs,
+            raise_priority=operator.jobs,
+            clear=operator.jobs,
             edit=operator.jobs,
+            surroundings=reader.jobs,
             aggregate=pruner.jobs,
             prune=pruner.jobs,
+            uncounted=pruner.jobs,
+            clear_log=pruner.jobs,
+            clear_statistics=pruner.jobs,
+        )
+        self.results: Any = Part(
+            producer.results, progress=reader.results, list_progress=reader.results
+        )
+        self.upkeep: Any = Part(
+            worker.upkeep, set_retention=pruner.upkeep, delete_expired=pruner.upkeep
         )
         self.schedules: Any = Part(
             worker.schedules,
@@ -56,19 +71,33 @@ class RolesStore:
             remove=operator.schedules,
         )
         self.breakers: Any = Part(worker.breakers, all=reader.breakers, force=operator.breakers)
+        self.pauses: Any = Part(reader.pauses, pause=operator.pauses, resume=operator.pauses)
 
     def fork(self, role: str) -> RolesStore:
         return self
 
-    def on(self, connection: object) -> PostgresStore:
+    @property
+    def synchronous(self) -> bool:
+        return self._as_worker.synchronous
+
+    def on(self, transaction: object, *, autocommit: bool = False) -> PostgresStore:
         """A caller's connection has the rights of the caller."""
-        return self._as_worker.on(connection)
+        return self._as_worker.on(transaction, autocommit=autocommit)
 
     async def verify(self) -> None:
         await self._as_worker.verify()
 
     async def install(self, only: Any = None) -> list[str]:
         return await self._as_worker.install(only)
+
+    async def notify_inserts(self, *, wanted: bool) -> None:
+        await self._as_worker.notify_inserts(wanted=wanted)
+
+    async def functions(self, *, wanted: bool) -> None:
+        await self._as_worker.functions(wanted=wanted)
+
+    async def notifies_inserts(self) -> bool:
+        return await self._as_worker.notifies_inserts()
 
     async def uninstall(self) -> None:
         await self._as_worker.uninstall()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -19,7 +20,7 @@ from holdfast import (
     TableQueue,
     sync_queries,
 )
-from holdfast.cli import dashboard_snapshot
+from holdfast.monitor import snapshot as dashboard_snapshot
 from holdfast.settings import Names
 from holdfast.stores.postgres.grants import Role, grants_sql
 from tests import servers
@@ -128,6 +129,8 @@ def test_a_reader_sees_payloads_only_where_that_was_granted(roles18: Roles) -> N
 def test_an_operator_acts(lived: Roles) -> None:
     acts = (
         ("requeue", "2"),
+        ("move", "2", "--to", "quarantine"),
+        ("workers", "release", "gone", "--yes"),
         ("cancel", "2", "--yes"),
         ("edit", "3", "new", "--yes"),
         ("delete", "3", "--yes"),
@@ -145,9 +148,15 @@ def test_an_operator_acts(lived: Roles) -> None:
 
 
 def test_a_pruner_prunes(lived: Roles) -> None:
-    done = _as(lived, Role.PRUNER, "prune", "--older-than", "0s", "--yes")
-    assert (done.code, done.err) == (0, ""), done
-    assert _as(lived, Role.READER, "log", "--json").json == []
+    # What a transaction of another test's database keeps from being counted is left, and said so.
+    deadline = time.monotonic() + 200
+    left = 1
+    while left and time.monotonic() < deadline:
+        done = _as(lived, Role.PRUNER, "prune", "--older-than", "0s", "--yes", "--json")
+        assert (done.code, done.err) == (0, ""), done
+        left = done.json["left"]
+        assert len(_as(lived, Role.READER, "log", "--json").json) == left
+    assert left == 0
 
 
 def test_a_producer_enqueues_and_asks_what_became_of_it(lived: Roles) -> None:
@@ -162,6 +171,8 @@ def test_a_producer_enqueues_and_asks_what_became_of_it(lived: Roles) -> None:
         (Role.READER, ("enqueue", "flaky", "x"), "producer"),
         (Role.PRUNER, ("enqueue", "flaky", "x"), "producer"),
         (Role.READER, ("requeue", "2"), "operator"),
+        (Role.READER, ("move", "2", "--to", "quarantine"), "operator"),
+        (Role.WORKER, ("move", "2", "--to", "quarantine"), "operator"),
         (Role.READER, ("cancel", "2", "--yes"), "operator"),
         (Role.READER, ("delete", "2", "--yes"), "operator"),
         (Role.READER, ("edit", "2", "x", "--yes"), "operator"),

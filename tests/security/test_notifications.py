@@ -12,6 +12,8 @@ from holdfast.stores.postgres.grants import Role
 from tests.worker.rig import ends, eventually, working
 
 if TYPE_CHECKING:
+    import pytest
+
     from tests.security.roles import Roles
 
 HOUR = timedelta(hours=1)
@@ -35,7 +37,7 @@ async def test_a_forged_cancellation_does_not_stop_a_job(roles18: Roles) -> None
                 raise
 
         async def listening() -> bool:
-            return hf.queue_manager._claimer.listening
+            return hf.queue_manager.listening
 
         # Under a lease of an hour no renewal can be what tells a handler.
         async with working(hf, heartbeat_timeout=HOUR, drain_timeout=timedelta(0)):
@@ -63,3 +65,43 @@ def test_long_names_do_not_share_a_channel() -> None:
     assert len(channels) == 3
     assert max(map(len, channels)) <= 63
     assert Names("holdfast", "jobs").channel == "ch_jobs_holdfast"
+
+
+async def test_notifications_of_nonsense_make_one_line(
+    roles18: Roles, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran = asyncio.Semaphore(0)
+    async with (
+        Holdfast.connect(roles18.dsn(Role.WORKER)) as hf,
+        Holdfast.connect(roles18.dsn(Role.OPERATOR)) as operator,
+    ):
+
+        @hf.entrypoint("plain")
+        async def plain(job: Job) -> None:
+            ran.release()
+
+        async def listening() -> bool:
+            return hf.queue_manager.listening
+
+        async with working(hf):
+            await operator.queries.enqueue("plain")
+            await ends(ran.acquire())
+            await eventually(listening)
+            with roles18.connection(Role.PRODUCER) as producer:
+                producer.execute(
+                    "select pg_notify(%s, 'cancel ' || kind || n)"
+                    " from generate_series(1, 500) n,"
+                    " unnest(array['x', '-', E'\\n', '9999999999999999999']) kind",
+                    [Names().channel],
+                )
+            # Heard after the nonsense: notifications keep their order.
+            await operator.queries.enqueue("plain")
+            await ends(ran.acquire())
+
+            async def heard() -> bool:
+                return bool(caplog.messages)
+
+            await eventually(heard)
+    [record] = [each for each in caplog.records if "notification" in each.getMessage()]
+    assert not record.exc_info
+    assert "'cancel'" in record.getMessage()

@@ -5,6 +5,7 @@ EXPLAIN checks every privilege that the statement would need, and runs nothing.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -12,8 +13,9 @@ import pytest
 
 from holdfast.settings import Names
 from holdfast.stores.postgres.binding import Binding
-from holdfast.stores.postgres.grants import GRANTS, Grant, Role, purpose
+from holdfast.stores.postgres.grants import GRANTS, Grant, Role, grants_sql, purpose
 from holdfast.stores.postgres.render import READING, statements
+from tests.security.roles import drop
 
 if TYPE_CHECKING:
     from typing import Any
@@ -22,30 +24,65 @@ if TYPE_CHECKING:
 
 ALL = frozenset(statements(Names()).names())
 CARRYING = frozenset(READING)
-LOOKING = frozenset(name for name in ALL if purpose(name) is Role.READER) | {"statuses"}
-ENQUEUING = frozenset(name for name in ALL if name.startswith("enqueue"))
-READS_ONE_LEASE = frozenset({"claimed_under", "running", "lanes", "schedule_due"})
+LOOKING = frozenset(name for name in ALL if purpose(name) is Role.READER) | {
+    "statuses",
+    "uncounted",
+}
+ENQUEUING = frozenset(name for name in ALL if name.startswith("enqueue")) | {"wake"}
+READS_ONE_LEASE = frozenset(
+    {"claimed_under", "leased_to", "running", "lanes", "lanes:recovered", "recovered_waiting"}
+) | {"schedule_due", "limit_holder"}
 
-OPEN = frozenset({"now", "dead_rows", "sees_payloads"})
-"""They read no table of Holdfast's."""
+OPEN = frozenset(
+    {
+        "doctor_server",
+        "doctor_tables",
+        "now",
+        "dead_rows",
+        "sees_payloads",
+        "page_open",
+        "page_system",
+        "page_server",
+    }
+)
+"""They read no table of Holdfast's, or only its version."""
+
+WAITING = {"results", "progress", "list_progress"}
 
 MAY: dict[Role, frozenset[str]] = {
-    Role.PRODUCER: ENQUEUING | OPEN | {"statuses"},
+    Role.PRODUCER: ENQUEUING | OPEN | WAITING | {"statuses", "requeue_preview"},
     # To settle is to delete a row and log it: SQL cannot tell that from a cancellation, but the
     # log can, for a worker may not write an actor.
     Role.WORKER: ALL
     - {"requeue", "edit", "cancel", "delete", "schedule_pause", "schedule_remove", "prune"}
-    - {"log", "history"},
+    - {"raise_priority", "clear_log", "clear_statistics", "delete_expired", "retention_write"}
+    - {"log", "history", "move", "pause", "resume", "acts"},
     Role.OPERATOR: ENQUEUING
     | OPEN
     | LOOKING
     | READS_ONE_LEASE
-    | {"locked"}
-    | {"requeue", "edit", "cancel", "delete", "schedule_pause", "schedule_remove"}
-    | {"breaker_register", "breaker_write"},
-    Role.PRUNER: OPEN | {"prune", "aggregate", "statistics"},
-    Role.READER: LOOKING - CARRYING | READS_ONE_LEASE | OPEN,
+    | WAITING
+    | {"lock", "locked"}
+    | {"requeue", "edit", "move", "cancel", "delete", "schedule_pause", "schedule_remove"}
+    | {"breaker_register", "breaker_write", "raise_priority", "pause", "resume"},
+    Role.PRUNER: OPEN
+    | {"prune", "uncounted"}
+    | {"clear_log", "clear_statistics", "aggregate", "statistics", "timings"}
+    | {"delete_expired", "retention_read", "retention_write"},
+    Role.READER: LOOKING - CARRYING | READS_ONE_LEASE | OPEN | {"wake"},
 }
+
+MAY[Role.PRODUCER] |= {"page_reach", "page_newer", "page_key"}
+MAY[Role.WORKER] -= {"page_log"}
+MAY[Role.PRUNER] |= {
+    "page_waits",
+    "page_rates",
+    "page_rates_of",
+    "page_log_minutes",
+    "page_newer",
+    "page_reach",
+}
+"""Pages are made of small statements, some of which ask for no more than a role has anyway."""
 
 
 def _refused(connection: psycopg.Connection[Any], name: str) -> bool:
@@ -108,6 +145,53 @@ def test_nobody_but_the_pruner_can_change_what_the_log_says(shared_roles: Roles)
             if role is not Role.PRUNER:
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
                     connection.execute(b"delete from holdfast_log")
+
+
+LOGGED = (
+    "insert into holdfast_log (job_id, status, entrypoint, priority, attempt, recoveries,"
+    " claimed_by, claimed_at, reason) values (1, '{status}', 'x', 0, 0, 0, 'w', now(), 'x')"
+)
+
+
+@pytest.mark.parametrize("status", ["successful", "exception"])
+def test_an_operator_cannot_log_what_only_a_worker_can_know(roles18: Roles, status: str) -> None:
+    statement = LOGGED.format(status=status).encode()
+    with roles18.connection(Role.OPERATOR) as connection:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security"):
+            connection.execute(statement)
+        connection.execute(LOGGED.format(status="canceled").encode())
+    with roles18.connection(Role.WORKER) as connection:
+        connection.execute(statement)
+    with roles18.owner() as owner:
+        owner.execute(statement)
+
+
+def test_a_user_who_is_worker_and_operator_may_log_both(roles18: Roles) -> None:
+    names = roles18.names
+    with roles18.owner() as owner:
+        owner.execute(f'grant "{names.worker}" to "{names.operator}_user"'.encode())
+    with roles18.connection(Role.OPERATOR) as connection:
+        connection.execute(LOGGED.format(status="successful").encode())
+
+
+def test_a_second_worker_role_leaves_the_first_one_its_rows(roles18: Roles) -> None:
+    others = replace(roles18.names, worker=f"{roles18.names.worker}_two")
+    try:
+        with roles18.owner() as owner:
+            owner.execute(grants_sql(Names(), others).encode())
+        with roles18.connection(Role.WORKER) as connection:
+            connection.execute(LOGGED.format(status="successful").encode())
+    finally:
+        drop(roles18.database, others.worker)
+
+
+def test_policies_cost_a_worker_and_a_reader_no_filter(roles18: Roles) -> None:
+    for role, statement in ((Role.WORKER, "statuses"), (Role.READER, "history")):
+        text = statements(Names())[statement].text
+        with roles18.owner() as owner, roles18.connection(role) as connection:
+            asked = f"explain (generic_plan, costs off) {text}".encode()
+            plans = [session.execute(asked).fetchall() for session in (owner, connection)]
+        assert plans[0] == plans[1]
 
 
 @pytest.mark.parametrize(

@@ -1,142 +1,63 @@
-"""The article's table and statements: out of its text where that is at hand, else the same here."""
+"""The table of a queue as its owner would make it, and what its owner does to it by hand.
+
+The names of the columns, the indexes and the conditions are a contract: a queue that was made with
+these statements by somebody else works under Holdfast, and goes on working under them.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+TABLE = """
+create table email_snoozes (
+    id bigserial primary key,
+    user_email text not null, message_id text not null, subject text, sender_email text,
+    remind_at timestamptz not null, snooze_duration_hours int,
+    claimed_at timestamptz, claimed_by text, claim_token uuid,
+    attempts int not null default 0, max_attempts int not null default 5,
+    inactive boolean not null default false,
+    last_error text, last_error_at timestamptz,
+    created_at timestamptz not null default now(), updated_at timestamptz not null default now()
+);
+create index idx_email_snoozes_due on email_snoozes (inactive, claimed_at, remind_at);
+create index idx_email_snoozes_claimed on email_snoozes (claimed_at) where claimed_at is not null;
+"""
 
-from tests.guide import seeds
+UNCLAIMED = "claimed_at = null, claimed_by = null, claim_token = null, updated_at = now()"
 
-NUMBER = 4
+CLAIM = """
+with due as (
+    select id from email_snoozes
+    where not inactive and claimed_at is null and remind_at <= now() and attempts < max_attempts
+    order by remind_at limit $1 for update skip locked
+)
+update email_snoozes s
+set claimed_at = now(), claimed_by = $2, claim_token = gen_random_uuid(), updated_at = now()
+from due where s.id = due.id
+returning s.id, s.user_email, s.message_id, s.subject, s.sender_email, s.remind_at,
+          s.claimed_at, s.claimed_by, s.claim_token, s.attempts, s.max_attempts
+"""
 
-
-class Place(NamedTuple):
-    """Where a statement stands in the text: its first line, its last, and which of several."""
-
-    first: str
-    last: str
-    nth: int = 1
-
-
-PLACES = {
-    "table": Place("CREATE TABLE email_snoozes", "WHERE claimed_at IS NOT NULL;"),
-    "claim": Place("WITH due_reminders AS (", "email_snoozes.max_attempts;"),
-    "unclaim": Place("UPDATE email_snoozes", "WHERE id = $1;", 2),
-    "finalise": Place("UPDATE email_snoozes", "AND claim_token = $2;", 3),
-    "recover": Place("UPDATE email_snoozes", "INTERVAL '5 minutes';", 4),
-    "retire": Place("UPDATE email_snoozes", "AND attempts >= max_attempts;", 5),
-}
-
-WRITTEN = {
-    "table": """
-        CREATE TABLE email_snoozes (
-            id BIGSERIAL PRIMARY KEY,
-            user_email TEXT NOT NULL,
-            message_id TEXT NOT NULL,
-            subject TEXT,
-            sender_email TEXT,
-            remind_at TIMESTAMPTZ NOT NULL,
-            snooze_duration_hours INT,
-            claimed_at TIMESTAMPTZ,
-            claimed_by TEXT,
-            claim_token UUID,
-            attempts INT NOT NULL DEFAULT 0,
-            max_attempts INT NOT NULL DEFAULT 5,
-            inactive BOOLEAN NOT NULL DEFAULT FALSE,
-            last_error TEXT,
-            last_error_at TIMESTAMPTZ,
-            created_at TIMESTAMPTZ NOT NULL DEFAULT NOW(),
-            updated_at TIMESTAMPTZ NOT NULL DEFAULT NOW()
-        );
-        CREATE INDEX idx_email_snoozes_due
-            ON email_snoozes (inactive, claimed_at, remind_at);
-        CREATE INDEX idx_email_snoozes_claimed
-            ON email_snoozes (claimed_at)
-            WHERE claimed_at IS NOT NULL;
-    """,
-    "claim": """
-        WITH due_reminders AS (
-            SELECT id
-            FROM email_snoozes
-            WHERE inactive = FALSE
-            AND claimed_at IS NULL
-            AND remind_at <= CURRENT_TIMESTAMP
-            AND attempts < max_attempts
-            ORDER BY remind_at ASC
-            LIMIT $1
-            FOR UPDATE SKIP LOCKED
-        )
-        UPDATE email_snoozes
-        SET claimed_at = CURRENT_TIMESTAMP,
-            claimed_by = $2,
-            claim_token = gen_random_uuid(),
-            updated_at = CURRENT_TIMESTAMP
-        FROM due_reminders
-        WHERE email_snoozes.id = due_reminders.id
-        RETURNING
-            email_snoozes.id,
-            email_snoozes.user_email,
-            email_snoozes.message_id,
-            email_snoozes.subject,
-            email_snoozes.sender_email,
-            email_snoozes.remind_at,
-            email_snoozes.claimed_at,
-            email_snoozes.claimed_by,
-            email_snoozes.claim_token,
-            email_snoozes.attempts,
-            email_snoozes.max_attempts;
-    """,
-    "unclaim": """
-        UPDATE email_snoozes
-        SET claimed_at = NULL,
-            claimed_by = NULL,
-            claim_token = NULL,
-            attempts = attempts + 1,
-            last_error = $2,
-            last_error_at = CURRENT_TIMESTAMP,
-            remind_at = GREATEST(remind_at, CURRENT_TIMESTAMP + ($3::int || ' seconds')::interval),
-            updated_at = CURRENT_TIMESTAMP
-        WHERE id = $1;
-    """,
-    "finalise": """
-        UPDATE email_snoozes
-        SET inactive = TRUE,
-            claimed_at = NULL,
-            claimed_by = NULL,
-            claim_token = NULL,
-            updated_at = CURRENT_TIMESTAMP
-        WHERE id = $1
-        AND claim_token = $2;
-    """,
-    "recover": """
-        UPDATE email_snoozes
-        SET claimed_at = NULL,
-            claimed_by = NULL,
-            claim_token = NULL,
-            last_error = COALESCE(last_error, 'stale claim recovered'),
-            last_error_at = CURRENT_TIMESTAMP,
-            updated_at = CURRENT_TIMESTAMP
-        WHERE inactive = FALSE
-        AND claimed_at IS NOT NULL
-        AND claimed_at < CURRENT_TIMESTAMP - INTERVAL '5 minutes';
-    """,
-    "retire": """
-        UPDATE email_snoozes
-        SET inactive = TRUE,
-            updated_at = CURRENT_TIMESTAMP
-        WHERE inactive = FALSE
-        AND attempts >= max_attempts;
-    """,
+STATEMENTS = {
+    "table": TABLE,
+    "claim": CLAIM,
+    "unclaim": f"update email_snoozes set {UNCLAIMED}, attempts = attempts + 1, last_error = $2,"
+    " last_error_at = now(),"
+    " remind_at = greatest(remind_at, now() + make_interval(secs => $3::int)) where id = $1",
+    "finalise": f"update email_snoozes set {UNCLAIMED}, inactive = true"
+    " where id = $1 and claim_token = $2",
+    "recover": f"update email_snoozes set {UNCLAIMED}, last_error_at = now(),"
+    " last_error = coalesce(last_error, 'stale claim recovered')"
+    " where not inactive and claimed_at < now() - interval '5 minutes'",
+    "retire": "update email_snoozes set inactive = true, updated_at = now()"
+    " where not inactive and attempts >= max_attempts",
 }
 
 
 def statement(name: str) -> str:
-    """As it is printed."""
-    if not seeds.DIRECTORY.is_dir():
-        return WRITTEN[name]
-    first, last, nth = PLACES[name]
-    return seeds.block(NUMBER, first, last, nth=nth)
+    return STATEMENTS[name]
 
 
 def words(sql: str) -> list[str]:
-    """What a server reads, whatever the indentation."""
-    return sql.split()
+    """What a server reads, whatever the indentation and the case."""
+    for mark in "(),;":
+        sql = sql.replace(mark, f" {mark} ")
+    return sql.lower().split()

@@ -13,7 +13,7 @@ import asyncpg
 from holdfast import TableQueue
 from holdfast.clock import ManualClock
 from holdfast.lifecycle import TRANSITIONS, Transition, Verb
-from holdfast.models import Change, Held
+from holdfast.models import Change, LeaseKey
 from holdfast.stores.postgres.drivers import connect
 from holdfast.stores.postgres.tables.leases import TableLeases
 from tests.tables import article
@@ -212,13 +212,30 @@ class Bench:
     async def claim(self, limit: int = 100, worker: str = "worker-1") -> list[Job]:
         return await self.leases.claim([], limit=limit, worker=worker)
 
-    async def claim_one(self) -> Held:
+    async def claim_suspects(self, limit: int = 100, worker: str = "worker-1") -> list[Job]:
+        """As a worker does that holds nothing."""
+        return await self.leases.claim_recovered([], limit=limit, worker=worker, suspects=True)
+
+    async def claim_recovered(self, limit: int = 100, worker: str = "worker-1") -> list[Job]:
+        return await self.leases.claim_recovered([], limit=limit, worker=worker, suspects=False)
+
+    async def claim_one(self) -> LeaseKey:
         [job] = await self.claim()
         return held(job)
 
+    async def claim_again(self, worker: str = "worker-1") -> LeaseKey:
+        """The one row that a worker died with, however its table tells."""
+        claims = (self.claim, self.claim_recovered, self.claim_suspects)
+        [job] = [job for claim in claims for job in await claim(worker=worker)]
+        return held(job)
+
     async def change(
-        self, transition: Transition, *leases: Held, delay: timedelta | None = None, error: str = ""
-    ) -> set[Held]:
+        self,
+        transition: Transition,
+        *leases: LeaseKey,
+        delay: timedelta | None = None,
+        error: str = "",
+    ) -> set[LeaseKey]:
         changes = [Change(lease, delay=delay, error=error or None) for lease in leases]
         return set(await self.leases.change(transition, changes))
 
@@ -231,9 +248,9 @@ class Bench:
         return [by_key[job.id] for job in jobs]
 
 
-def held(job: Job) -> Held:
+def held(job: Job) -> LeaseKey:
     assert job.claim_token is not None
-    return Held(job.id, job.claim_token, job.queue)
+    return LeaseKey(job.id, job.claim_token, job.queue)
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import ConnectionLost
 from holdfast.lifecycle import Status
-from holdfast.models import Room, Want
+from holdfast.models import Capacity, ClaimRule
 from holdfast.stores.postgres.drivers import connect
 from holdfast.stores.postgres.tables.leases import TableLeases
 from tests.faults.proxy import Proxy
@@ -183,8 +183,8 @@ async def test_a_claim_takes_no_more_than_there_is_room_for_and_counts_it_down(
     table: Bench,
 ) -> None:
     await table.add(1, 2, 3)
-    room = Room(2)
-    want = Want(table.kind.name, LEASE, room=room)
-    jobs = await table.leases.claim([want], limit=10, worker="worker-1")
+    room = Capacity(2)
+    rule = ClaimRule(table.kind.name, LEASE, room=room)
+    jobs = await table.leases.claim([rule], limit=10, worker="worker-1")
     assert (len(jobs), room.left) == (2, 0)
-    assert await table.leases.claim([want], limit=10, worker="worker-1") == []
+    assert await table.leases.claim([rule], limit=10, worker="worker-1") == []

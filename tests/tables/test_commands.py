@@ -148,22 +148,25 @@ def test_the_six_questions_are_answered(database: Database) -> None:
         " ('a', '3', '2035-05-05 05:05Z', null, null, null, 2, false, 'TimeoutError', now()),"
         " ('a', '4', now(), null, null, null, 5, true, 'no such mailbox', now()),"
         " ('a', '5', now(), null, null, null, 0, true, null, null),"
-        " ('a', '6', now(), null, null, null, 0, false, null, null)",
+        " ('a', '6', now(), null, null, null, 0, false, null, null),"
+        " ('a', '7', now() - interval '1 s', null, null, null, 0, false,"
+        "  'stale claim recovered', now())",
     )
     done = table(database, "inspect", "email_snoozes")
     assert done.code == 0, done
     head, titles, *lines = done.out.splitlines()
-    assert head.split("  ") == ["due 1", "later 1", "claimed 2", "retired 1", "done 1"]
+    assert head.split("  ") == ["due 2", "later 1", "claimed 2", "retired 1", "done 1"]
     for title in ("key", "state", "claimed by", "for", "failed", "next", "last error"):
         assert title in titles
     stuck, claimed, *rest = [line.split() for line in lines if line.strip()]
     assert stuck[:3] == ["1", "stuck", "worker-7"]
     assert claimed[:3] == ["2", "claimed", "worker-8"]
-    assert {(line[0], line[1]) for line in rest} == {("3", "retrying"), ("4", "retired")}
+    states = {"3": "retrying", "4": "retired", "7": "suspect"}
+    assert {line[0]: line[1] for line in rest} == states
     assert "no such mailbox" in done.out
     assert "2035-05-05 05:05:00Z" in done.out
     found = table(database, "inspect", "email_snoozes", "--json", "-n", "1").json
-    assert found["counts"] == {"due": 1, "later": 1, "claimed": 2, "retired": 1, "done": 1}
+    assert found["counts"] == {"due": 2, "later": 1, "claimed": 2, "retired": 1, "done": 1}
     assert [row["last_error"] for row in found["rows"]] == ["ValueError: late"]
 
 

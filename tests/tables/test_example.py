@@ -31,7 +31,7 @@ def run(*arguments: str) -> str:
         capture_output=True,
         text=True,
         env=environment(),
-        timeout=90,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -54,7 +54,7 @@ def answers(part: str) -> dict[str, list[str]]:
 def test_it_starts_from_the_articles_table() -> None:
     schema = (EXAMPLE / "schema.sql").read_text("utf-8")
     table = schema[schema.index("CREATE TABLE") :]
-    assert article.words(table) == article.words(article.WRITTEN["table"])
+    assert article.words(table) == article.words(article.statement("table"))
 
 
 def test_it_sends_what_is_due_and_makes_a_case_file_of_what_cannot_be_sent() -> None:
@@ -70,7 +70,7 @@ def test_it_sends_what_is_due_and_makes_a_case_file_of_what_cannot_be_sent() -> 
     told = answers(after)
     assert tuple(told) == QUESTIONS
     assert told["What is stuck?"] == ["nothing"]
-    assert told["How many times did it fail?"] == ["3: 1 of 5", "4: 3 of 3", "7: 1 of 5"]
+    assert told["How many times did it fail?"] == ["3: 1 of 5", "4: 3 of 3"]
     assert "4: NoSuchMailbox: 550 no such mailbox" in told["What was the last failure reason?"]
     assert "4: never: it is a case file" in told["When is it eligible to run again?"]
 

@@ -8,35 +8,35 @@ from uuid import UUID
 import pytest
 
 from holdfast.lifecycle import LIFECYCLE, Guard, Transition, Verb
-from holdfast.models import Held
+from holdfast.models import LeaseKey
 from tests.tables.rig import COMPLETE, HOLD, RELEASE, RETRY, SECOND, Bench
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    Past = Callable[[Bench], Awaitable[Held]]
+    Past = Callable[[Bench], Awaitable[LeaseKey]]
 
 VERBS = [row for row in LIFECYCLE if Guard.OWNED in row.guards]
 
 
-async def never_claimed(table: Bench) -> Held:
+async def never_claimed(table: Bench) -> LeaseKey:
     await table.add(1)
-    return Held(table.kind.key(1), UUID(int=1), table.kind.name)
+    return LeaseKey(table.kind.key(1), UUID(int=1), table.kind.name)
 
 
-async def of_another(table: Bench) -> Held:
+async def of_another(table: Bench) -> LeaseKey:
     await table.add(1, attempts=4)
     mine = await table.claim_one()
     return mine._replace(token=UUID(int=1))
 
 
-async def of_no_row(table: Bench) -> Held:
+async def of_no_row(table: Bench) -> LeaseKey:
     await table.add(1)
     mine = await table.claim_one()
     return mine._replace(id=table.kind.key(2))
 
 
-async def recovered(table: Bench) -> Held:
+async def recovered(table: Bench) -> LeaseKey:
     await table.add(1)
     mine = await table.claim_one()
     table.clock.advance(table.kind.queue.lease)
@@ -44,29 +44,29 @@ async def recovered(table: Bench) -> Held:
     return mine
 
 
-async def recovered_and_claimed_again(table: Bench) -> Held:
+async def recovered_and_claimed_again(table: Bench) -> LeaseKey:
     mine = await recovered(table)
-    assert len(await table.claim(worker="worker-2")) == 1
+    await table.claim_again(worker="worker-2")
     return mine
 
 
-async def completed(table: Bench) -> Held:
+async def completed(table: Bench) -> LeaseKey:
     return await _after(table, COMPLETE)
 
 
-async def retried(table: Bench) -> Held:
+async def retried(table: Bench) -> LeaseKey:
     return await _after(table, RETRY)
 
 
-async def put_aside(table: Bench) -> Held:
+async def put_aside(table: Bench) -> LeaseKey:
     return await _after(table, HOLD)
 
 
-async def handed_back(table: Bench) -> Held:
+async def handed_back(table: Bench) -> LeaseKey:
     return await _after(table, RELEASE)
 
 
-async def _after(table: Bench, transition: Transition) -> Held:
+async def _after(table: Bench, transition: Transition) -> LeaseKey:
     await table.add(1)
     mine = await table.claim_one()
     assert await table.change(transition, mine) == {mine}
@@ -102,7 +102,7 @@ async def test_a_stale_token_changes_nothing_by_any_verb(table: Bench, past: Pas
 async def test_one_stale_token_does_not_keep_the_others_from_moving(table: Bench) -> None:
     await table.add(*range(1, 10))
     leases = [
-        Held(job.id, job.claim_token or UUID(int=0), job.queue) for job in await table.claim()
+        LeaseKey(job.id, job.claim_token or UUID(int=0), job.queue) for job in await table.claim()
     ]
     stale = {lease._replace(token=UUID(int=n)) for n, lease in enumerate(leases[::2], start=1)}
     good = set(leases[1::2])

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import TableQueue
 from holdfast.clock import ManualClock
-from holdfast.models import Change, Held
+from holdfast.models import Change, LeaseKey
 from holdfast.stores.postgres.drivers import connect
 from holdfast.stores.postgres.tables.leases import TableLeases
 from tests.tables.rig import NAMES, RETRY, DriverName, held, session
@@ -61,7 +61,7 @@ async def test_every_row_gets_what_was_said_of_it(
         assert len(await leases.renew([held(job) for job in jobs])) == len(KEYS[kind])
         # Some with a wrong token, so that a mistaken place would show as a lost or stolen row.
         wrong = [c for n, c in enumerate(changes) if n % 3 == 0]
-        spoiled = [c._replace(held=Held(c.held.id, uuid4()), error="stolen") for c in wrong]
+        spoiled = [c._replace(key=LeaseKey(c.key.id, uuid4()), error="stolen") for c in wrong]
         right = [c for c in changes if c not in wrong]
         assert len(await leases.change(RETRY, spoiled + right)) == len(right)
         assert len(await leases.change(RETRY, wrong)) == len(wrong)
@@ -69,7 +69,7 @@ async def test_every_row_gets_what_was_said_of_it(
         await link.close()
     now = ManualClock().now()
     expected = {
-        (change.held.id, change.error, now + (change.delay or timedelta(0))) for change in changes
+        (change.key.id, change.error, now + (change.delay or timedelta(0))) for change in changes
     }
     assert {tuple(row) for row in found} == expected
 

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from holdfast.lifecycle import STALE_ERROR
-from tests.tables.rig import LEASE, SECOND, SNOOZES, Bench, held
+from holdfast.models import Recovery
+from tests.tables.rig import LEASE, SECOND, Bench, held
 from tests.tables.test_settle import is_free, writes
-
-if TYPE_CHECKING:
-    from tests.tables.rig import Kind
-
-
-def counts_recoveries(kind: Kind) -> bool:
-    return kind.queue.recoveries == "crashes"
 
 
 async def test_a_renewed_lease_lives_on(table: Bench) -> None:
@@ -47,25 +39,27 @@ async def test_a_lease_is_over_when_it_has_not_been_renewed_for_its_length(table
     table.clock.advance(LEASE - SECOND)
     assert (await table.recover()).recovered == ()
     table.clock.advance(SECOND)
-    assert (await table.recover()).recovered == (table.kind.key(1),)
+    recovery = await table.recover()
+    assert recovery.recovered == (table.kind.key(1),)
+    assert dict(recovery.recovered_by_queue) == {table.kind.queue.queue: 1}
     row = await table.row(1)
     assert is_free(row)
     assert row["inactive"] is False
     assert writes(row, "last_error", STALE_ERROR)
     assert writes(row, "last_error_at", table.clock.now())
-    assert len(await table.claim()) == 1
 
 
-async def test_a_recovery_counts_as_an_attempt_where_there_is_no_place_for_it(
-    table: Bench,
-) -> None:
-    await table.add(1)
+async def test_a_recovery_never_counts_as_an_attempt(table: Bench) -> None:
+    for attempts in range(5):
+        await table.add(attempts, attempts=attempts)
     await table.claim()
     table.clock.advance(LEASE)
-    await table.recover()
-    row = await table.row(1)
-    counted = (0, 1) if counts_recoveries(table.kind) else (1, None)
-    assert (row["attempts"], row.get("recoveries")) == counted
+    assert len((await table.recover()).recovered) == 5
+    counted = 1 if table.kind.name == "outbox" else None
+    for attempts in range(5):
+        row = await table.row(attempts)
+        assert (row["attempts"], row.get("recoveries")) == (attempts, counted)
+        assert row["inactive"] is False
 
 
 async def test_an_earlier_error_says_more_than_a_recovery(snoozes: Bench) -> None:
@@ -74,60 +68,6 @@ async def test_an_earlier_error_says_more_than_a_recovery(snoozes: Bench) -> Non
     snoozes.clock.advance(LEASE)
     await snoozes.recover()
     assert (await snoozes.row(1))["last_error"] == "no luck"
-
-
-async def test_a_row_that_kills_its_workers_is_retired(table: Bench) -> None:
-    await table.add(1)
-    allowed = 3 if counts_recoveries(table.kind) else 5
-    for _ in range(allowed - 1):
-        assert len(await table.claim()) == 1
-        table.clock.advance(LEASE)
-        assert len((await table.recover()).recovered) == 1
-    assert len(await table.claim()) == 1
-    table.clock.advance(LEASE)
-    recovery = await table.recover()
-    assert (recovery.recovered, recovery.retired) == ((), (table.kind.key(1),))
-    row = await table.row(1)
-    assert row["inactive"] is True
-    assert is_free(row)
-    assert writes(row, "outcome", "failed")
-
-
-async def test_a_row_that_one_more_death_would_retire_is_told_from_its_attempts(
-    table: Bench,
-) -> None:
-    await table.add(1)
-    allowed = 3 if counts_recoveries(table.kind) else 5
-    for deaths in range(allowed):
-        [job] = await table.claim()
-        cap = job.max_recoveries
-        assert cap is not None
-        last_chance = job.recoveries > 0 and job.recoveries + 1 >= cap
-        assert last_chance is (deaths == allowed - 1)
-        table.clock.advance(LEASE)
-        await table.recover()
-    assert (await table.row(1))["inactive"] is True
-
-
-@pytest.mark.parametrize(
-    ("attempts", "cap", "error", "suspect"),
-    [
-        (4, 5, STALE_ERROR, True),
-        (3, 5, STALE_ERROR, False),
-        # It has failed by itself, and so it may do again beside others.
-        (4, 5, "ValueError: no", False),
-        (4, 5, None, False),
-        (0, 1, None, False),
-        (1, 2, STALE_ERROR, True),
-    ],
-)
-async def test_of_rows_on_their_last_attempt_only_recovered_ones_run_alone(
-    snoozes: Bench, attempts: int, cap: int, error: str | None, suspect: bool
-) -> None:
-    await snoozes.add(1, attempts=attempts, max_attempts=cap, last_error=error)
-    [job] = await snoozes.claim()
-    shown = (attempts, cap) if suspect else (0, SNOOZES.queue.max_recoveries)
-    assert (job.recoveries, job.max_recoveries) == shown
 
 
 async def test_a_sweep_takes_no_more_than_it_was_asked_to(table: Bench) -> None:
@@ -195,3 +135,16 @@ async def test_a_queue_leaves_the_rows_of_another_on_the_same_table_alone(
     snoozes.clock.advance(LEASE)
     recovery = await slow.recover([])
     assert len(recovery.recovered) + len(recovery.retired) == 1
+
+
+async def test_after_an_outage_a_row_has_a_lease_of_grace_and_is_not_counted(table: Bench) -> None:
+    await table.add(1)
+    before = await table.row(1)
+    mine = await table.claim_one()
+    table.clock.advance(LEASE * 3)
+    assert (await table.recover(contact=LEASE - SECOND)).recovered == ()
+    assert (await table.recover(contact=LEASE, held=[mine])).recovered == ()
+    recovery = await table.recover(contact=LEASE)
+    assert recovery == Recovery(recovered=(mine.id,), excused=(mine.id,))
+    after = await table.row(1)
+    assert {name for name in before if before[name] != after[name]} <= {"updated_at"}

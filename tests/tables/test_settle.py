@@ -13,7 +13,7 @@ from tests.tables.rig import COMPLETE, FAIL, HOLD, RELEASE, RETRY, SECOND, Bench
 
 if TYPE_CHECKING:
     from holdfast.lifecycle import Transition
-    from holdfast.models import Held
+    from holdfast.models import LeaseKey
 
 FREE = ("claim_token", "claimed_at", "claimed_by", "heartbeat")
 
@@ -27,7 +27,7 @@ def writes(row: dict[str, Any], part: str, value: object) -> bool:
     return part not in row or row[part] == value
 
 
-async def lease(table: Bench) -> Held:
+async def lease(table: Bench) -> LeaseKey:
     await table.add(1)
     return await table.claim_one()
 
@@ -143,7 +143,7 @@ async def test_each_row_of_a_batch_gets_its_own_delay_and_error(table: Bench) ->
         for n, job in enumerate(jobs, start=1)
     ]
     moved = await table.leases.change(RETRY, list(reversed(changes)))
-    assert moved == [change.held for change in changes]
+    assert moved == [change.key for change in changes]
     for n, number in enumerate(table.numbers(jobs), start=1):
         row = await table.row(number)
         assert row["due"] == now + SECOND * n
@@ -154,7 +154,7 @@ async def test_two_leases_on_one_row_are_judged_each_by_its_own_token(table: Ben
     old = await lease(table)
     table.clock.advance(table.kind.queue.lease)
     await table.recover()
-    new = await table.claim_one()
+    new = await table.claim_again()
     assert await table.leases.renew([old, new]) == {new}
     assert await table.change(COMPLETE, old, new) == {new}
 

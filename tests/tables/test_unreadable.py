@@ -112,6 +112,9 @@ class Failing:
         self._driver = driver
         self.words = words
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
     async def fetch(self, sql: str, args: Sequence[object] = (), **options: Any) -> Any:
         if self.words and self.words in sql:
             self.words = ""

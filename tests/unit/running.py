@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.task import Kind
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
-DEADLINE = 30.0
+DEADLINE = 100.0
 
 
 def make_job(payload: bytes | None = None, attempts: int = 0) -> Job:

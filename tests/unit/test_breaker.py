@@ -17,9 +17,9 @@ from holdfast.breaker import (
     BreakerState,
     admit,
     force,
-    give_back,
     policy_of,
     record,
+    return_permits,
 )
 from holdfast.errors import InvalidInput
 
@@ -189,21 +189,21 @@ def test_of_several_probes_the_first_outcome_decides(
 
 def test_a_permit_that_found_no_work_is_given_back() -> None:
     before = half_open(NOW + SECOND, NOW + 2 * SECOND, NOW + 2 * SECOND)
-    after = give_back(before, 2, NOW + 2 * SECOND, 1, NOW)
+    after = return_permits(before, 2, NOW + 2 * SECOND, 1, NOW)
     assert after.probes == (NOW + SECOND, NOW + 2 * SECOND)
-    assert give_back(after, 2, NOW + 2 * SECOND, 5, NOW).probes == (NOW + SECOND,)
+    assert return_permits(after, 2, NOW + 2 * SECOND, 5, NOW).probes == (NOW + SECOND,)
 
 
 @pytest.mark.parametrize("generation", [1, 3])
 def test_a_permit_of_another_generation_is_not_given_back(generation: int) -> None:
     before = half_open(NOW + SECOND)
-    assert give_back(before, generation, NOW + SECOND, 1, NOW) is before
+    assert return_permits(before, generation, NOW + SECOND, 1, NOW) is before
 
 
 def test_who_gives_back_an_expired_permit_takes_none_from_its_successor() -> None:
     first = half_open(NOW + SECOND, NOW + SECOND)
     second, _ = admit(first, POLICY, NOW + SECOND, 2)
-    assert give_back(second, 2, NOW + SECOND, 2, NOW + SECOND) is second
+    assert return_permits(second, 2, NOW + SECOND, 2, NOW + SECOND) is second
 
 
 @pytest.mark.parametrize("before", [NEW, opened(), half_open(NOW)], ids=lambda row: row.state)
@@ -264,7 +264,7 @@ def test_whatever_happens_the_invariants_hold(steps: list[tuple[str, Any]]) -> N
             generation, verdicts = value
             breaker = record(breaker, POLICY, generation, verdicts, now)
         elif what == "give back" and last.expires:
-            breaker = give_back(breaker, last.generation, last.expires, value, now)
+            breaker = return_permits(breaker, last.generation, last.expires, value, now)
         else:
             now += value * SECOND if what == "pass" else timedelta(0)
         assert breaker.generation - before.generation == (breaker.state is not before.state)

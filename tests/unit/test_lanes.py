@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.models import Room, Want
+from holdfast.models import Capacity, ClaimRule
 from holdfast.stores.postgres import lanes
 from holdfast.stores.postgres.lanes import Lanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MAIL = Want("mail", lease=timedelta(minutes=1))
+MAIL = ClaimRule("mail", lease=timedelta(minutes=1))
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 BOTTOM = datetime(1, 1, 1, tzinfo=UTC)
 DEAR = 0.02
@@ -48,7 +48,7 @@ def answer(
 
 def claimed_up_to_now() -> Lanes:
     found = Lanes()
-    found.forget([MAIL])
+    found.reset([MAIL])
     found.question()
     answer(found, more=True)
     [(lane, _)] = found.deal(0, 1)
@@ -114,7 +114,7 @@ def test_a_pass_begins_with_slices_as_short_as_they_are_at_the_floor(time: Time)
 def test_a_look_that_came_too_early_to_look_down_is_not_the_last(time: Time) -> None:
     found = claimed_up_to_now()
     look(found, time, dead_rows)
-    assert not found.may_look_down()
+    assert not found.may_rescan()
     question = found.question()
     answer(found)
     assert question["slice_floors"] == [None]
@@ -124,10 +124,10 @@ def test_a_look_that_came_too_early_to_look_down_is_not_the_last(time: Time) -> 
 def test_where_nothing_was_claimed_nothing_below_is_missed_by_looking_early(time: Time) -> None:
     found = claimed_up_to_now()
     look(found, time, dead_rows)
-    found.forget([MAIL])
+    found.reset([MAIL])
     found.question()
     answer(found, more=True)
-    assert not found.may_look_down()
+    assert not found.may_rescan()
     assert not found.unfinished
 
 
@@ -144,7 +144,7 @@ def test_of_jobs_with_the_time_of_the_floor_those_above_it_are_not_below_it(time
 
 def test_a_new_lane_begins_where_there_is_something_to_claim(time: Time) -> None:
     found = Lanes()
-    found.forget([MAIL])
+    found.reset([MAIL])
     found.question()
     answer(found, more=True, start=NOW)
     [(lane, _)] = found.deal(0, 10)
@@ -203,40 +203,40 @@ def test_what_is_scattered_widely_is_left_to_the_looks(time: Time) -> None:
     assert 0 < parts <= 20
 
 
-SMS = Want("sms", lease=timedelta(minutes=1))
+SMS = ClaimRule("sms", lease=timedelta(minutes=1))
 
 
-def two_lanes(first: Want, second: Want) -> Lanes:
+def two_lanes(first: ClaimRule, second: ClaimRule) -> Lanes:
     """Both have more than can be claimed."""
     found = Lanes()
-    found.forget([first, second])
+    found.reset([first, second])
     found.question()
     took = timedelta(milliseconds=1)
-    found.answer([(want.entrypoint, 0, True, False, None, NOW, took) for want in (first, second)])
+    found.answer([(rule.entrypoint, 0, True, False, None, NOW, took) for rule in (first, second)])
     return found
 
 
 def dealt(found: Lanes, room: int) -> dict[str, int]:
-    return {lane.want.entrypoint: share for lane, share in found.deal(0, room)}
+    return {lane.rule.entrypoint: share for lane, share in found.deal(0, room)}
 
 
 def test_what_lies_below_one_entrypoints_floor_takes_nothing_from_the_others(time: Time) -> None:
     found = two_lanes(MAIL, SMS)
     expected(found, 3600.0)
     hand = found.deal(0, 10)
-    assert {lane.want.entrypoint: share for lane, share in hand} == {"mail": 5, "sms": 5}
-    [part] = [lane for lane, _ in hand if lane.want is MAIL]
+    assert {lane.rule.entrypoint: share for lane, share in hand} == {"mail": 5, "sms": 5}
+    [part] = [lane for lane, _ in hand if lane.rule is MAIL]
     assert part.ceiling == NOW - timedelta(hours=1)
 
 
 def test_a_lane_gets_no_more_than_there_is_room_for_and_the_others_share_the_rest(
     time: Time,
 ) -> None:
-    room = Room(2)
-    found = two_lanes(Want("mail", MAIL.lease, room=room), SMS)
+    room = Capacity(2)
+    found = two_lanes(ClaimRule("mail", MAIL.lease, room=room), SMS)
     assert dealt(found, 3) in ({"mail": 1, "sms": 2}, {"mail": 2, "sms": 1})
     hand = found.deal(0, 10)
-    assert {lane.want.entrypoint: share for lane, share in hand} == {"mail": 2, "sms": 8}
+    assert {lane.rule.entrypoint: share for lane, share in hand} == {"mail": 2, "sms": 8}
     for lane, share in hand:
         lane.took(None, share, share)
     assert room.left == 0
@@ -246,13 +246,13 @@ def test_a_lane_gets_no_more_than_there_is_room_for_and_the_others_share_the_res
 
 
 def test_with_room_for_one_job_each_entrypoint_has_its_turn(time: Time) -> None:
-    found = two_lanes(Want("mail", MAIL.lease, room=Room(5)), SMS)
+    found = two_lanes(ClaimRule("mail", MAIL.lease, room=Capacity(5)), SMS)
     assert {name for _ in range(2) for name in dealt(found, 1)} == {"mail", "sms"}
 
 
 def test_a_lane_without_room_does_not_keep_the_others_closed(time: Time) -> None:
-    room = Room(0)
-    found = two_lanes(Want("mail", MAIL.lease, room=room), SMS)
+    room = Capacity(0)
+    found = two_lanes(ClaimRule("mail", MAIL.lease, room=room), SMS)
     [(sms, _)] = found.deal(0, 10)
     sms.took(None, 0, 10)
     assert found.priorities() == []
@@ -261,9 +261,9 @@ def test_a_lane_without_room_does_not_keep_the_others_closed(time: Time) -> None
 
 
 def test_no_look_is_put_off_for_what_there_is_no_room_for(time: Time) -> None:
-    room = Room(1)
+    room = Capacity(1)
     found = Lanes()
-    found.forget([Want("mail", MAIL.lease, room=room)])
+    found.reset([ClaimRule("mail", MAIL.lease, room=room)])
     found.question()
     answer(found, more=True)
     [(lane, _)] = found.deal(0, 1)
@@ -277,8 +277,8 @@ def test_no_look_is_put_off_for_what_there_is_no_room_for(time: Time) -> None:
 
 def test_the_same_entrypoints_of_another_run_are_not_known(time: Time) -> None:
     """The room of the last run is nobody's any more."""
-    first, second = (Want("mail", MAIL.lease, room=Room(1)) for _ in range(2))
+    first, second = (ClaimRule("mail", MAIL.lease, room=Capacity(1)) for _ in range(2))
     found = Lanes()
-    found.forget([first])
+    found.reset([first])
     assert found.knows([first])
     assert not found.knows([second])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from holdfast.lifecycle import (
@@ -9,6 +11,7 @@ from holdfast.lifecycle import (
     FINAL,
     LIFECYCLE,
     LIVE,
+    RECOVER_OUTAGE,
     RETIRE_LAST_RETRY,
     RETIRE_STALE,
     RETIRE_UNCLAIMABLE,
@@ -32,8 +35,16 @@ WORKER_VERBS = {Verb.RENEW, Verb.COMPLETE, Verb.RETRY, Verb.FAIL, Verb.HOLD, Ver
 EXCLUSIVE = [
     {Guard.ATTEMPTS_LEFT, Guard.ATTEMPTS_SPENT},
     {Guard.RETRY_LEFT, Guard.RETRY_SPENT},
+    {Guard.NEVER_RECOVERED, Guard.RECOVERED},
     {Guard.RECOVERY_LEFT, Guard.RECOVERY_SPENT},
+    {Guard.COUNTED, Guard.EXCUSED},
 ]
+CHOICES = [
+    (*(row for row in LIFECYCLE if row.verb is Verb.CLAIM), RETIRE_UNCLAIMABLE),
+    (TRANSITIONS[Verb.RETRY], RETIRE_LAST_RETRY),
+    (TRANSITIONS[Verb.RECOVER], RECOVER_OUTAGE, RETIRE_STALE),
+]
+"""Transitions among which a statement chooses for each row."""
 
 
 @pytest.mark.parametrize(("row", "source"), EDGES)
@@ -57,7 +68,7 @@ def test_a_job_is_parked_exactly_on_the_way_into_failed(
     row: Transition, source: Status | None
 ) -> None:
     enters = row.target is Status.FAILED and source is not Status.FAILED
-    assert (Effect.PARK in row.effects) == enters
+    assert (Effect.MARK_HELD in row.effects) == enters
 
 
 @pytest.mark.parametrize(("row", "source"), EDGES)
@@ -65,7 +76,7 @@ def test_a_job_is_unparked_exactly_when_a_row_that_stays_leaves_failed(
     row: Transition, source: Status | None
 ) -> None:
     leaves = source is Status.FAILED and row.target is not Status.FAILED and not row.leaves
-    assert (Effect.UNPARK in row.effects) == leaves
+    assert (Effect.CLEAR_HELD in row.effects) == leaves
 
 
 @pytest.mark.parametrize(("row", "source"), EDGES)
@@ -81,10 +92,10 @@ def test_final_states_are_never_left(row: Transition) -> None:
     assert not set(row.sources) & set(FINAL)
 
 
-def test_failed_is_left_only_by_requeue_cancel_and_delete() -> None:
+def test_failed_is_left_only_by_requeue_move_cancel_and_delete() -> None:
     leaving = [row for row in LIFECYCLE if row.target is not Status.FAILED]
     verbs = {row.verb for row in leaving if Status.FAILED in row.sources}
-    assert verbs == {Verb.REQUEUE, Verb.CANCEL, Verb.DELETE}
+    assert verbs == {Verb.REQUEUE, Verb.MOVE, Verb.CANCEL, Verb.DELETE}
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -120,14 +131,22 @@ def test_a_row_leaves_the_table_exactly_when_its_state_is_final(row: Transition)
     assert set(row.sources) <= set(LIVE)
 
 
-@pytest.mark.parametrize("pair", EXCLUSIVE, ids=lambda pair: "-".join(sorted(g.name for g in pair)))
-def test_of_two_opposite_guards_each_has_one_row_with_the_same_other_guards(
-    pair: set[Guard],
+@pytest.mark.parametrize("rows", CHOICES, ids=lambda rows: rows[-1].name)
+def test_exactly_one_of_the_transitions_that_a_statement_chooses_from_applies(
+    rows: tuple[Transition, ...],
 ) -> None:
-    rows = [row for row in LIFECYCLE if pair & set(row.guards)]
-    assert len(rows) == 2
-    assert rows[0].sources == rows[1].sources
-    assert set(rows[0].guards) ^ set(rows[1].guards) == pair
+    assert len({row.sources for row in rows}) == 1
+    opposites = {guard for pair in EXCLUSIVE for guard in pair}
+    given = {guard for row in rows for guard in row.guards} - opposites
+    for choice in product(*EXCLUSIVE):
+        applying = [row for row in rows if set(row.guards) <= given | set(choice)]
+        assert len(applying) == 1, choice
+
+
+def test_a_recovery_that_follows_an_outage_is_the_only_one_that_is_not_counted() -> None:
+    recovering = [TRANSITIONS[Verb.RECOVER], RECOVER_OUTAGE, RETIRE_STALE]
+    uncounted = [row for row in recovering if Effect.COUNT_RECOVERY not in row.effects]
+    assert uncounted == [RECOVER_OUTAGE]
 
 
 @pytest.mark.parametrize("row", [RETIRE_STALE, RETIRE_LAST_RETRY, RETIRE_UNCLAIMABLE])

@@ -95,6 +95,10 @@ def ask_for_retry_after_failure(job: Job) -> None:
     raise RetryRequested(timedelta(seconds=30), "again") from OSError("refused")
 
 
+def ask_in_a_group(job: Job) -> None:
+    raise ExceptionGroup("several", [RetryRequested(timedelta(seconds=30), "again")])
+
+
 def return_coroutine(job: Job) -> Any:
     return succeed(job)
 
@@ -201,6 +205,12 @@ async def test_a_request_for_a_retry_comes_back_with_its_cause() -> None:
     assert caught.value.reason == "again"
     record = describe(caught.value)
     assert (record.exception_type, record.exception_message) == ("OSError", "refused")
+
+
+async def test_a_request_for_a_retry_in_a_group_comes_back_as_one() -> None:
+    with pytest.raises(RetryRequested) as caught:
+        await run(process(ask_in_a_group))
+    assert (caught.value.delay, caught.value.reason) == (timedelta(seconds=30), "again")
 
 
 async def test_a_coroutine_of_a_child_is_a_failure() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import RetryException, RetryRequested
-from holdfast.models import Failed, Parked, Retried, TracebackRecord
+from holdfast.models import Failed, Held, Retried, TracebackRecord
 from holdfast.retry import (
     LONGEST_DELAY,
     MESSAGE_LIMIT,
@@ -195,7 +195,7 @@ def test_a_failure_ends_the_job_or_parks_it_as_the_entrypoint_says() -> None:
     parked = outcome_of(error, make_job(attempts=3), Entrypoint(on_failure="hold"))
 
     assert isinstance(ended, Failed)
-    assert isinstance(parked, Parked)
+    assert isinstance(parked, Held)
     for outcome in (ended, parked):
         assert outcome.error == "ValueError: boom"
         assert outcome.traceback is not None
@@ -223,7 +223,8 @@ class Custom(BaseException):
         GeneratorExit(),
         Custom("odd"),
         RetryException("only the root of retries"),
-        ExceptionGroup("two", [ValueError("a"), RetryRequested()]),
+        ExceptionGroup("none asks", [ValueError("a"), KeyError("b")]),
+        BaseExceptionGroup("an exit", [SystemExit(1), RetryRequested()]),
     ],
 )
 def test_whatever_is_no_request_for_a_retry_is_a_failure_of_its_own_type(
@@ -233,6 +234,34 @@ def test_whatever_is_no_request_for_a_retry_is_a_failure_of_its_own_type(
     assert isinstance(outcome, Failed)
     assert outcome.traceback is not None
     assert outcome.traceback.exception_type == type(error).__name__
+
+
+def test_a_group_with_a_request_for_a_retry_is_one() -> None:
+    group = ExceptionGroup("unhandled errors", [RetryRequested(timedelta(seconds=3), "busy")])
+    outcome = outcome_of(raised(group), make_job(), Entrypoint())
+    assert isinstance(outcome, Retried)
+    assert (outcome.delay, outcome.reason, outcome.error) == (timedelta(seconds=3), "busy", "busy")
+    assert outcome.traceback is not None
+    assert outcome.traceback.exception_type == "RetryRequested"
+    assert "unhandled errors" in outcome.traceback.traceback
+
+
+def test_of_several_requests_in_nested_groups_the_longest_delay_counts() -> None:
+    inner = ExceptionGroup("inner", [RetryRequested(timedelta(seconds=9), "late")])
+    group = ExceptionGroup("outer", [RetryRequested(timedelta(seconds=3), "soon"), inner])
+    outcome = outcome_of(raised(group), make_job(), Entrypoint())
+    assert isinstance(outcome, Retried)
+    assert (outcome.delay, outcome.reason) == (timedelta(seconds=9), "late")
+
+
+def test_a_group_with_a_request_and_another_error_is_a_retry_that_goes_by_the_error() -> None:
+    group = ExceptionGroup("two", [RetryRequested(reason="busy"), ValueError("a")])
+    outcome = outcome_of(raised(group), make_job(), Entrypoint())
+    assert isinstance(outcome, Retried)
+    assert (outcome.reason, outcome.error) == ("busy", "ValueError: a")
+    assert outcome.traceback is not None
+    assert outcome.traceback.exception_type == "ValueError"
+    assert "RetryRequested: busy" in outcome.traceback.traceback
 
 
 @pytest.mark.parametrize("on_failure", ["delete", "hold"])

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 
-from holdfast import models
+from holdfast import Holdfast, models
 from holdfast.errors import InvalidInput
-from holdfast.models import Context, Job, Want
+from holdfast.models import ClaimRule, Context, Job
 from holdfast.task import Entrypoint, EntrypointExecutorParameters, Registry, define, takes_context
 
 if TYPE_CHECKING:
@@ -116,11 +116,11 @@ def test_a_serialized_handler_with_a_higher_limit_is_a_contradiction() -> None:
 
 def test_the_lease_of_a_want_is_the_retry_timer_or_else_the_workers() -> None:
     thirty = timedelta(seconds=30)
-    assert defined().want(thirty) == Want("mail", thirty, 25, 3, 0)
+    assert defined().rule(thirty) == ClaimRule("mail", thirty, 25, 3, 0)
     own = defined(
         retry_timer=timedelta(minutes=5), max_attempts=None, max_recoveries=7, concurrency_limit=2
     )
-    assert own.want(thirty) == Want("mail", timedelta(minutes=5), None, 7, 2)
+    assert own.rule(thirty) == ClaimRule("mail", timedelta(minutes=5), None, 7, 2)
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_a_registry_knows_its_entrypoints_in_order() -> None:
     assert registry.get("unknown") is None
     assert "bill" in registry
     lease = timedelta(seconds=30)
-    assert registry.wants(lease) == (mail.want(lease), bill.want(lease))
+    assert registry.rules(lease) == (mail.rule(lease), bill.rule(lease))
 
 
 def test_a_second_handler_of_one_name_is_refused_and_both_are_named() -> None:
@@ -399,3 +399,16 @@ def test_a_second_handler_of_one_name_is_refused_and_both_are_named() -> None:
     first = registry.get("mail")
     assert first is not None
     assert first.func is handler
+
+
+def test_a_worker_may_serve_some_entrypoints_only() -> None:
+    hf = Holdfast.in_memory()
+    for name in ("mail", "ship", "bill"):
+        hf.entrypoint(name)(_nothing)
+    hf.serve(only=["mail", "ship"], without=["ship"])
+    assert hf.served == ("mail",)
+    with pytest.raises(InvalidInput, match="no entrypoint 'mial'; registered are mail"):
+        hf.serve(only=["mial"])
+
+
+async def _nothing(job: Job) -> None: ...

@@ -7,17 +7,18 @@ import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.events import Claimed, Lost, Settled
+from holdfast.events import Claimed, Lost, Retired, Settled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from holdfast import Holdfast, Job, JobId, LogEntry
     from holdfast.events import Event, Run
+    from holdfast.worker.worker import Worker
 
 T = TypeVar("T")
 
-PATIENCE = 30.0
+PATIENCE = 100.0
 """Seconds after which a test gives up; no test is meant to need them."""
 
 
@@ -60,7 +61,9 @@ class Watch:
 
     @property
     def settled(self) -> list[Run]:
-        return [run for event in self.events if isinstance(event, Settled) for run in event.runs]
+        """Runs whose outcome is in the database, also those that a cap has ended."""
+        ends = [event for event in self.events if isinstance(event, (Settled, Retired))]
+        return [run for event in ends for run in event.runs]
 
     @property
     def lost(self) -> list[Lost]:
@@ -154,3 +157,10 @@ def say_which_process(job: Job) -> None:
 
 def leave_the_process(job: Job) -> None:
     os._exit(7)
+
+
+def worker_of(hf: Holdfast) -> Worker:
+    """The parts of the present run."""
+    worker = hf.queue_manager._worker
+    assert worker is not None
+    return worker

@@ -20,8 +20,8 @@ from holdfast import (
     TableQueue,
 )
 from holdfast.retry import RemoteError
-from holdfast.stores.postgres.migrate import migrations
-from holdfast.worker.gate import judge
+from holdfast.stores.postgres.migration import migrations
+from holdfast.worker.breaker_gate import judge
 from tests.worker.breakers import (
     CLOSED,
     OPEN,

@@ -66,7 +66,7 @@ async def test_a_cancelled_job_is_stopped_at_once_and_logged_once(
 
 async def listening(hf: Holdfast) -> bool:
     """Whether a hint can arrive; before that a cancellation would wait for the renewal."""
-    return hf.queue_manager._claimer.listening
+    return hf.queue_manager.listening
 
 
 async def test_a_cancellation_that_nobody_announced_is_found_by_the_renewal(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import Holdfast, Job, Status
-from holdfast.models import Held
+from holdfast.models import LeaseKey
 from tests.worker.rig import Watch, ending, ends, eventually, the_row, working
 
 if TYPE_CHECKING:
@@ -133,8 +133,8 @@ async def test_the_store_says_which_rows_are_locked(
     ids = await pg_hf.queries.enqueue(["step"] * 3)
     leases = pg_hf.store.leases
     Steps(pg_hf)
-    wants = pg_hf.queue_manager._registry.wants(30 * SECOND)
-    jobs = await leases.claim(wants, limit=3, worker="w")
+    rules = pg_hf.queue_manager._registry.rules(30 * SECOND)
+    jobs = await leases.claim(rules, limit=3, worker="w")
     held = {job.id: _held(job) for job in jobs}
     await witness.execute("delete from holdfast where id = $1", ids[0])
     async with witness.transaction():
@@ -144,6 +144,6 @@ async def test_the_store_says_which_rows_are_locked(
         assert await ends(leases.locked(list(held.values()))) == expected
 
 
-def _held(job: Job) -> Held:
+def _held(job: Job) -> LeaseKey:
     assert job.claim_token is not None
-    return Held(job.id, job.claim_token, job.queue)
+    return LeaseKey(job.id, job.claim_token, job.queue)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,10 +22,15 @@ from opentelemetry.sdk.trace.sampling import (
 )
 from opentelemetry.trace import SpanKind
 
-from holdfast import Context, Holdfast, InvalidInput, Job
-from holdfast.events import Settled
-from holdfast.models import Cancellation, Failed, Released, Succeeded
-from holdfast.telemetry.otel import TIMED, OpenTelemetry
+from holdfast import Context, Holdfast, InvalidInput, Job, NewJob, Queries
+from holdfast.clock import ManualClock
+from holdfast.events import Observers, Settled
+from holdfast.models import Cancellation, ClaimRule, Failed, Released, Succeeded
+from holdfast.settings import WorkerSettings
+from holdfast.telemetry.otel import OpenTelemetry
+from holdfast.worker.leases import LeaseSet
+from holdfast.worker.quarantine import Quarantine
+from holdfast.worker.sweep import Sweeper
 from tests.worker.rig import ends
 
 if TYPE_CHECKING:
@@ -149,16 +155,39 @@ async def test_outcomes_that_were_written_together_are_counted_apart() -> None:
     assert rig.values("queue.failed") == {of(queue="mail", error="unknown"): 1}
 
 
-@pytest.mark.parametrize("name", ["queue.job_duration_ms", "queue.wait_ms"])
-async def test_every_job_of_a_small_batch_is_timed(name: str) -> None:
+async def test_recovered_and_retired_jobs_are_counted_by_queue() -> None:
     rig = Rig(ALWAYS_OFF)
-    await rig.add(TIMED)
+    lease = timedelta(seconds=30)
+    clock = ManualClock()
+    store = Holdfast.in_memory(clock=clock).store
+    new = [NewJob("mail"), NewJob("mail"), NewJob("text", max_recoveries=1)]
+    await Queries(store).enqueue_many(new)
+    rules = [ClaimRule("mail", lease), ClaimRule("text", lease)]
+    await store.leases.claim(rules, limit=9, worker="dead")
+    clock.advance(lease)
+
+    observers = Observers([rig.telemetry])
+    hand = LeaseSet()
+    sweeper = Sweeper(store.leases, rules, WorkerSettings(), hand, observers, "w", Quarantine(hand))
+    await sweeper.sweep()
+    [_] = await store.leases.claim_recovered(rules, limit=1, worker="dead", suspects=True)
+    clock.advance(lease)
+    await sweeper.sweep()
+
+    assert rig.values("queue.stale_recovered") == {of(queue="mail"): 2, of(queue="text"): 1}
+    assert rig.values("queue.retired") == {of(queue="text"): 1}
+
+
+@pytest.mark.parametrize("name", ["queue.job_duration_ms", "queue.wait_ms"])
+async def test_every_job_is_timed(name: str) -> None:
+    rig = Rig(ALWAYS_OFF)
+    await rig.add(MANY)
     await rig.add(1, "text")
 
     await rig.drain()
 
     counts = {attributes: point.count for attributes, point in rig.points(name).items()}
-    assert counts == {of(queue="mail"): TIMED, of(queue="text"): 1}
+    assert counts == {of(queue="mail"): MANY, of(queue="text"): 1}
 
 
 async def test_of_a_large_batch_as_many_are_timed_as_was_asked_for() -> None:

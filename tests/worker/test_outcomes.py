@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from tests.worker import rig
 from tests.worker.rig import Watch, ending, the_log, the_row, working
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 NOW = timedelta(0)
 
@@ -95,6 +96,27 @@ async def test_a_retried_job_runs_again_after_its_delay_and_not_before(hf: Holdf
     assert third.claimed_at is not None
     assert second.claimed_at >= first.created + delay
     assert third.claimed_at >= second.created + delay
+
+
+@pytest.mark.parametrize("delay", [NOW, timedelta(microseconds=900)])
+async def test_jobs_that_ask_for_another_run_at_once_get_it(hf: Holdfast, delay: timedelta) -> None:
+    """Two of them: the second finds the wake-up of the first."""
+    ran: list[int] = []
+
+    @hf.entrypoint("again")
+    async def again(job: Job) -> None:
+        ran.append(job.attempts)
+        if job.attempts < 2:
+            raise RetryRequested(delay)
+
+    watch = Watch(hf)
+    ids = await hf.queries.enqueue(["again"] * 2)
+    async with working(hf, dequeue_timeout=timedelta(hours=1)):
+        await watch.until_settled(6)
+
+    assert sorted(ran) == [0, 0, 1, 1, 2, 2]
+    for job_id in ids:
+        assert [entry.status for entry in await the_log(hf, job_id)][-1] == Status.SUCCESSFUL
 
 
 @pytest.mark.parametrize(("on_failure", "last"), [("delete", "exception"), ("hold", "failed")])
@@ -246,6 +268,44 @@ async def test_a_retry_for_an_unprintable_reason_is_still_a_retry(hf: Holdfast) 
     assert (job.status, job.attempts) == (Status.QUEUED, 1)
     assert job.last_error is not None
     assert "characters cut" in job.last_error
+
+
+async def return_early() -> None: ...
+
+
+async def raise_another() -> None:
+    raise LookupError("on the way out")
+
+
+async def ask_for_a_retry() -> None:
+    raise RetryRequested
+
+
+async def go_on_for_a_while() -> None:
+    await asyncio.sleep(0.2)
+
+
+@pytest.mark.parametrize(
+    "afterwards", [return_early, raise_another, ask_for_a_retry, go_on_for_a_while]
+)
+async def test_a_timeout_that_the_handler_swallows_is_still_a_timeout(
+    hf: Holdfast, afterwards: Callable[[], Awaitable[None]]
+) -> None:
+    @hf.entrypoint("stubborn", timeout=timedelta(milliseconds=50))
+    async def stubborn(job: Job) -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await afterwards()
+
+    watch = Watch(hf)
+    async with working(hf):
+        [job_id] = await hf.queries.enqueue("stubborn")
+        await watch.until_settled()
+
+    entry = await ending(hf, job_id)
+    assert entry.status == Status.EXCEPTION
+    assert entry.traceback is not None
+    assert entry.traceback["exception_type"] == "JobTimeout"
 
 
 async def test_a_handler_that_outlasts_its_timeout_is_stopped_and_failed(hf: Holdfast) -> None:

@@ -3,71 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from holdfast import Holdfast, Job, Status
 from holdfast.settings import WorkerSettings
-from holdfast.worker import slots
+from holdfast.worker import dispatcher
 from holdfast.worker.slots import Slots
-from tests.worker.rig import Gauge, Watch, ends, eventually, the_log, working
+from tests.worker.desk import Desk
+from tests.worker.rig import Gauge, Watch, ends, eventually, the_log, worker_of, working
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from holdfast.worker.hand import Lease
     from tests.worker.conftest import NewWorker
-
-
-class Desk:
-    """Slots whose jobs end when the test says so."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.started: list[str] = []
-        self.handed_back: list[str] = []
-        self.gave_up = asyncio.Event()
-        self.slots = Slots(WorkerSettings(**settings), self._start, self._hand_back)
-
-    def begin(self, names: str) -> None:
-        self.slots.begin(cast("Sequence[Lease]", list(names)))
-
-    def _start(self, names: Sequence[Any]) -> None:
-        self.started += names
-
-    def _hand_back(self, names: Sequence[Any]) -> None:
-        self.handed_back += names
-        self.gave_up.set()
 
 
 async def test_what_finds_no_slot_begins_in_its_order_as_slots_become_free() -> None:
     desk = Desk(concurrency=2)
-    desk.begin("abc")
-    desk.begin("d")
-    assert (desk.started, len(desk.slots)) == (["a", "b"], 2)
-    desk.slots.ended()
-    assert (desk.started, len(desk.slots)) == (["a", "b", "c"], 1)
-    desk.begin("e")
-    desk.slots.ended()
-    desk.slots.ended()
-    assert (desk.started, len(desk.slots)) == (list("abcde"), 0)
-    # Three of them still have a slot: there is one for the next when two have ended.
-    desk.slots.ended()
-    desk.slots.ended()
-    desk.begin("fgh")
-    left: list[Any] = list(desk.slots.take_waiting())
-    assert (desk.started, left) == (list("abcdefg"), ["h"])
+    await desk.begin("abc")
+    await desk.begin("d")
+    assert (desk.started, desk.waiting) == (["a", "b"], 2)
+    desk.end()
+    assert (desk.started, desk.waiting) == (["a", "b", "c"], 1)
+    await desk.begin("e")
+    desk.end()
+    desk.end()
+    assert (desk.started, desk.waiting) == (list("abcde"), 0)
+    # Two of them still have a slot: there is one for the next when both have ended.
+    desk.end()
+    desk.end()
+    await desk.begin("fgh")
+    desk.dispatcher.release_waiting()
+    assert (desk.started, desk.released) == (list("abcdefg"), ["h"])
 
 
-async def test_what_waits_for_a_slot_in_vain_is_handed_back_and_no_more_is_claimed_ahead() -> None:
+async def test_what_waits_for_a_slot_in_vain_is_released_and_no_more_is_claimed_ahead() -> None:
     desk = Desk(concurrency=1)
-    desk.slots.expect(5)
-    desk.begin("abc")
-    await ends(desk.gave_up.wait())
-    assert (desk.started, desk.handed_back) == (["a"], ["b", "c"])
-    assert (desk.slots.ahead, len(desk.slots)) == (0, 0)
-    desk.slots.ended()
-    desk.begin("d")
+    desk.dispatcher.slots.expect(5)
+    await desk.begin("abc")
+    await desk.until_released(2)
+    assert (desk.started, desk.released) == (["a"], ["b", "c"])
+    assert (desk.dispatcher.slots.ahead, desk.waiting) == (0, 0)
+    desk.end()
+    await desk.begin("d")
     assert desk.started == ["a", "d"]
 
 
@@ -82,17 +60,17 @@ async def test_what_waits_for_a_slot_in_vain_is_handed_back_and_no_more_is_claim
     ],
     ids=["long jobs", "short jobs", "as many as two batches", "small batches", "room for batches"],
 )
-async def test_as_many_are_claimed_ahead_as_end_during_two_claims(
-    settings: dict[str, int], ended: int, ahead: int
+def test_as_many_are_claimed_ahead_as_end_during_two_claims(
+    settings: dict[str, Any], ended: int, ahead: int
 ) -> None:
-    desk = Desk(**settings)
-    desk.slots.expect(ended)
-    assert desk.slots.ahead == ahead
+    slots = Slots(WorkerSettings(**settings))
+    slots.expect(ended)
+    assert slots.ahead == ahead
     # One claim during which nothing ended says little: jobs that begin together end together.
-    desk.slots.expect(0)
-    assert desk.slots.ahead >= ahead * 0.8
-    desk.slots.expect_none()
-    assert desk.slots.ahead == 0
+    slots.expect(0)
+    assert slots.ahead >= ahead * 0.8
+    slots.expect_none()
+    assert slots.ahead == 0
 
 
 async def test_no_more_handlers_run_than_there_are_slots(hf: Holdfast) -> None:
@@ -111,8 +89,8 @@ async def test_no_more_handlers_run_than_there_are_slots(hf: Holdfast) -> None:
 
 async def claims_ahead(hf: Holdfast, watch: Watch, count: int) -> None:
     """As if that many jobs had just ended during a claim, beside one that runs in the only slot."""
-    hf.queue_manager._slots.expect(count)
-    hf.queue_manager._hand.changed.set()
+    worker_of(hf).dispatcher.slots.expect(count)
+    worker_of(hf).lease_set.changed.set()
     await watch.until(lambda: sum(len(claim.jobs) for claim in watch.claims) > count)
 
 
@@ -146,8 +124,8 @@ async def test_what_was_claimed_ahead_goes_to_another_worker_when_jobs_turn_out_
             await watch.until_settled(2)
             ahead = [job for job, _, _ in watch.settled]
             for job in ahead:
-                [handed_back, *_] = await the_log(busy, job.id)
-                assert (handed_back.status, handed_back.reason) == (
+                [release_entry, *_] = await the_log(busy, job.id)
+                assert (release_entry.status, release_entry.reason) == (
                     Status.QUEUED,
                     "no slot was free",
                 )
@@ -156,11 +134,11 @@ async def test_what_was_claimed_ahead_goes_to_another_worker_when_jobs_turn_out_
     assert ran_by == [busy, idle, idle]
 
 
-async def test_what_was_claimed_ahead_is_handed_back_by_a_worker_that_stops(
+async def test_what_was_claimed_ahead_is_released_by_a_worker_that_stops(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a machine that stands still for a moment the stop might come too late.
-    monkeypatch.setattr(slots, "_PATIENCE", 3600.0)
+    monkeypatch.setattr(dispatcher, "SLOT_WAIT_SECONDS", 3600.0)
     release, started = asyncio.Event(), asyncio.Event()
     watch = Watch(hf)
 

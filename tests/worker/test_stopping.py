@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import Context, Holdfast, Job, JobId, Status
-from holdfast.clock import monotonic
 from tests.faults.proxy import Proxy
 from tests.worker.rig import (
     ClaimBrake,
@@ -117,7 +116,7 @@ async def test_a_worker_in_a_hurry_does_not_wait_for_the_deadline(hf: Holdfast) 
 async def test_leases_are_renewed_until_the_last_job_has_ended(new_worker: NewWorker) -> None:
     stopping, other = new_worker(), new_worker()
     first, second = Stubborn(stopping), Stubborn(other)
-    lease = timedelta(milliseconds=600)
+    lease = timedelta(seconds=4)
     watch = Watch(stopping)
     async with working(stopping, heartbeat_timeout=lease, drain_timeout=HOUR):
         [job_id] = await stopping.queries.enqueue("stubborn")
@@ -127,10 +126,10 @@ async def test_leases_are_renewed_until_the_last_job_has_ended(new_worker: NewWo
             claimed = (await the_row(stopping, job_id)).claimed_at
             assert claimed is not None
 
-            async def three_leases_later() -> bool:
-                return await stopping.queries.now() > claimed + 3 * lease
+            async def after_the_first_lease() -> bool:
+                return await stopping.queries.now() > claimed + 1.5 * lease
 
-            await eventually(three_leases_later)
+            await eventually(after_the_first_lease)
             first.release.set()
             await watch.until_settled()
 
@@ -230,7 +229,7 @@ async def test_a_claim_on_its_way_when_the_run_is_cancelled_is_handed_back(pg18:
         await hf.install()
         handler, watch = Stubborn(hf), Watch(hf)
         handler.release.set()
-        run = asyncio.create_task(hf.run())
+        run = asyncio.create_task(hf.run(connections=7))
         # After it the connection is open and idle.
         await looker.queries.enqueue("stubborn")
         await watch.until_settled()
@@ -266,7 +265,7 @@ async def test_jobs_claimed_in_the_moment_of_the_stop_are_handed_back_unstarted(
 
 
 async def test_a_silent_database_does_not_keep_the_worker_from_stopping(pg18: Database) -> None:
-    async with Proxy(pg18.dsn) as proxy, Holdfast.connect(proxy.dsn) as hf:
+    async with Proxy(pg18.dsn) as proxy, Holdfast.connect(proxy.dsn, timeout=3600) as hf:
         await hf.install()
         handler = Stubborn(hf)
         await hf.queries.enqueue("stubborn")
@@ -274,9 +273,7 @@ async def test_a_silent_database_does_not_keep_the_worker_from_stopping(pg18: Da
         async with working(hf, drain_timeout=drain, dequeue_timeout=timedelta(seconds=0.1)) as run:
             await ends(handler.started.wait())
             await proxy.swallow()
-            began = monotonic()
             hf.shutdown.set()
+            # Long before the hour that a statement may take.
             await ends(run)
-            # Far from the ten seconds that a statement may take.
-            assert monotonic() - began < drain.total_seconds() + 5
         assert handler.gauge.now == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -124,8 +124,7 @@ def requeue(
 ) -> None:
     """Send held jobs back with fresh counters: by id, or the newest that a filter finds.
 
-    Exit code 1 unless all went. A dry run looks at these jobs alone: it may miss that another one
-    has a dedupe key of theirs.
+    Exit code 1 unless all went. A dry run also names jobs whose dedupe key another job has.
     """
     among = _filter(entrypoint, error, since, older_than)
     _check_choice(ids, among)
@@ -170,23 +169,12 @@ async def _held(holdfast: Holdfast, among: HeldFilter, limit: int) -> list[JobId
 
 
 async def _forecast(holdfast: Holdfast, ids: Sequence[JobId]) -> dict[JobId, str]:
-    """What requeuing these ids would do, as far as the jobs themselves tell."""
-    found = {job.id: job for job in await holdfast.queries.get_jobs(ids)}
-    outcomes: dict[JobId, str] = dict.fromkeys(ids, Requeued.NOT_FOUND)
-    taken = {job.dedupe_key for job in found.values() if job.held_at is None}
-    # Of several with one key the oldest goes.
-    for job_id, job in sorted(found.items()):
-        outcomes[job_id] = _verdict(job, taken)
-        taken.add(job.dedupe_key)
-    return outcomes
-
-
-def _verdict(job: Job, taken: Collection[str | None]) -> str:
-    if job.held_at is None:
-        return Requeued.NOT_HELD
-    if job.dedupe_key is not None and job.dedupe_key in taken:
-        return Requeued.KEY_TAKEN
-    return _WOULD_GO
+    """What requeuing these ids would do."""
+    forecast = await holdfast.queries.preview_requeue(ids)
+    return {
+        job_id: _WOULD_GO if outcome is Requeued.REQUEUED else outcome
+        for job_id, outcome in forecast.items()
+    }
 
 
 def edit(

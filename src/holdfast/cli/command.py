@@ -15,7 +15,13 @@ import typer
 
 from holdfast.cli.connect import Given, resolve
 from holdfast.cli.output import clean
-from holdfast.errors import ConnectionFailed, HoldfastError, InvalidInput, SchemaError
+from holdfast.errors import (
+    ConnectionFailed,
+    HoldfastError,
+    InvalidInput,
+    ScheduleNotFound,
+    SchemaError,
+)
 from holdfast.redact import redact
 from holdfast.stores.postgres.drivers.dsn import shows_password
 
@@ -183,6 +189,9 @@ def _words(error: Exception) -> str:
 
 def _exit_code(error: Exception) -> int:
     match error:
+        # Not found is the same code whatever was looked for.
+        case ScheduleNotFound():
+            return FAILED
         case InvalidInput():
             return MISUSED
         case ConnectionFailed():

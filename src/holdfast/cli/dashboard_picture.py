@@ -14,7 +14,9 @@ from pathlib import Path
 from rich.console import Console
 
 from holdfast.cli.dashboard_render import render
-from holdfast.cli.dashboard_snapshot import (
+from holdfast.lifecycle import Status
+from holdfast.models import JobId
+from holdfast.monitor.snapshot import (
     EntrypointRow,
     FailureRow,
     RunningRow,
@@ -22,8 +24,6 @@ from holdfast.cli.dashboard_snapshot import (
     Snapshot,
     WorkerRow,
 )
-from holdfast.lifecycle import Status
-from holdfast.models import JobId
 
 WIDTH = 96
 _AT = datetime(2026, 3, 9, 10, 30, 12, tzinfo=UTC)

@@ -12,7 +12,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.dashboard_snapshot import (
+from holdfast.cli.output import STYLES, duration, fit, relative, shorten
+from holdfast.lifecycle import Status
+from holdfast.monitor.snapshot import (
     MINUTES,
     EntrypointRow,
     FailureRow,
@@ -21,10 +23,10 @@ from holdfast.cli.dashboard_snapshot import (
     Snapshot,
     WorkerRow,
 )
-from holdfast.cli.output import STYLES, duration, fit, relative, shorten
-from holdfast.lifecycle import Status
 
 SPARKS = "▁▂▃▄▅▆▇█"
+_BURST = 4
+"""What is more than this many times the median of the others is drawn as high as that."""
 WIDE = 144
 """From this width on, tables stand side by side."""
 
@@ -86,8 +88,8 @@ class Section:
     def __rich__(self) -> RenderableType:
         return self.draw(len(self.rows))
 
-    def draw(self, most: int, *, spaced: bool = True) -> RenderableType:
-        shown = self.rows[:most]
+    def draw(self, most: int, *, spaced: bool = True, first: int = 0) -> RenderableType:
+        shown = self.rows[first : first + most]
         parts: list[RenderableType] = [self._heading(len(shown))]
         if shown:
             parts.append(self._table(shown))
@@ -143,9 +145,17 @@ def throughput(snapshot: Snapshot) -> Text:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """One block a value; the highest is full."""
-    most = max(values, default=0) or 1
-    return "".join(SPARKS[round(value / most * (len(SPARKS) - 1))] for value in values)
+    """One block a value. The highest is full, and one burst does not flatten the others."""
+    some = sorted(value for value in values if value > 0)
+    if not some:
+        return SPARKS[0] * len(values)
+    most = min(some[-1], _BURST * some[len(some) // 2])
+    return "".join(_spark(value / most) for value in values)
+
+
+def _spark(share: float) -> str:
+    """Something is more than nothing, however little it is."""
+    return SPARKS[max(share > 0, round(min(share, 1.0) * (len(SPARKS) - 1)))]
 
 
 def entrypoint_table(snapshot: Snapshot) -> Section:
@@ -193,11 +203,17 @@ def _running_cells(row: RunningRow, at: datetime) -> Sequence[Text]:
     )
 
 
-def failure_table(snapshot: Snapshot) -> Section:
+def failure_table(snapshot: Snapshot, chosen: int | None = None) -> Section:
+    """The row of the chosen failure stands out."""
+    rows = [_failure_cells(row, snapshot.at) for row in snapshot.failures]
+    if chosen is not None:
+        for n, (job, *_) in enumerate(rows):
+            job.plain = f"{'>' if n == chosen else ' '} {job.plain}"
+            job.stylize("bold" if n == chosen else "")
     return Section(
         "latest failures",
-        ("job", "entrypoint", "status", "when", "error"),
-        [_failure_cells(row, snapshot.at) for row in snapshot.failures],
+        ("job" if chosen is None else "  job", "entrypoint", "status", "when", "error"),
+        rows,
         total=len(snapshot.failures),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,8 +14,10 @@ import typer
 from holdfast.cli.command import FAILED, App, example, say
 from holdfast.cli.connect import Options, open_holdfast, options_of, run_async
 from holdfast.cli.output import clean, line, print_json, size
+from holdfast.cli.tasks import tasks_of
 from holdfast.cli.values import parse_duration, parse_headers, parse_instant, read_payload
-from holdfast.errors import DuplicateJobError, InvalidInput
+from holdfast.client.queries import Queries
+from holdfast.errors import DuplicateJobError, InvalidInput, InvalidPayload, PrivilegeMissing
 from holdfast.models import JobId, NewJob, OnConflict
 
 _BATCH = 1000
@@ -59,19 +62,25 @@ def enqueue(
     on_conflict: Annotated[
         Literal["raise", "skip"], typer.Option(help="What a dedupe key in use does.")
     ] = "raise",
+    app: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:ATTRIBUTE", help="Check the payload against the task of this app."
+        ),
+    ] = None,
     count: Annotated[int, typer.Option(help="Enqueue that many alike, for a load.", min=1)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Put a job into the queue and print its id."""
     if count > 1 and dedupe_key is not None:
         raise InvalidInput("--count enqueues jobs alike, of which --dedupe-key allows only one")
-    job = NewJob(
-        entrypoint=entrypoint,
-        payload=read_payload(payload, payload_file),
+    content = read_payload(payload, payload_file)
+    plain = NewJob(entrypoint, content) if app is None else _checked(app, entrypoint, content)
+    job = plain._replace(
         priority=priority,
         execute_after=_due(delay, at),
         dedupe_key=dedupe_key,
-        headers=parse_headers(header or []),
+        headers={**(plain.headers or {}), **(parse_headers(header or []) or {})} or None,
         max_attempts=max_attempts,
     )
     try:
@@ -87,6 +96,8 @@ def enqueue(
         print_json({"ids": ids, "skipped": count - len(ids)})
     else:
         line(_words(job, done))
+    if done.advice is not None:
+        say(done.advice)
 
 
 def _due(delay: str | None, at: str | None) -> timedelta | datetime | None:
@@ -101,6 +112,37 @@ def _due(delay: str | None, at: str | None) -> timedelta | datetime | None:
 class _Done:
     ids: list[JobId | None]
     seconds: float
+    advice: str | None = None
+
+
+def _checked(app: str, name: str, content: bytes | None) -> NewJob:
+    """The job of a task, which may be named by its function alone."""
+    known = tasks_of(app)
+    found = {
+        task.name: task for key, task in known.items() if name in (key, key.rpartition(".")[2])
+    }
+    if len(found) != 1:
+        near = sorted(found) or difflib.get_close_matches(name, known, n=3)
+        advice = f"did you mean {' or '.join(near)}?" if near else "`holdfast tasks` lists them"
+        raise InvalidInput(f"app {app} has no task {name!r}; {advice}")
+    [task] = found.values()
+    try:
+        return task.job_of(content or b"{}")
+    except InvalidPayload as error:
+        raise InvalidInput(f"{error}; task {task.name!r} takes {task.signature}") from None
+
+
+async def _advice(queries: Queries, name: str) -> str | None:
+    """A word about a name that workers are there for, but not for this one."""
+    try:
+        served = {each for worker in await queries.list_workers() for each in worker.entrypoints}
+    except PrivilegeMissing:
+        return None
+    if not served or name in served:
+        return None
+    near = difflib.get_close_matches(name, served, n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return clean(f"no worker that reported serves {name!r}, so the job waits{hint}")
 
 
 async def _enqueue(options: Options, job: NewJob, count: int, on_conflict: OnConflict) -> _Done:
@@ -110,7 +152,8 @@ async def _enqueue(options: Options, job: NewJob, count: int, on_conflict: OnCon
         while len(ids) < count:
             batch = [job] * min(_BATCH, count - len(ids))
             ids += await holdfast.queries.enqueue_many(batch, on_conflict=on_conflict)
-        return _Done(ids, time.perf_counter() - begun)
+        seconds = time.perf_counter() - begun
+        return _Done(ids, seconds, await _advice(holdfast.queries, job.entrypoint))
 
 
 def _words(job: NewJob, done: _Done) -> str:

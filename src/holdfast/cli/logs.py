@@ -5,18 +5,43 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
 
 from holdfast.cli.output import clean
 from holdfast.events import Event, Settled
-from holdfast.models import Abandoned, Failed, Job, Outcome, Parked, Released, Retried, Succeeded
-from holdfast.redact import redact
+from holdfast.models import (
+    Abandoned,
+    Failed,
+    Held,
+    Job,
+    Outcome,
+    Released,
+    Retried,
+    Succeeded,
+    TracebackRecord,
+)
+from holdfast.redact import MASK, redact, secrets_in
 
 logger = logging.getLogger("holdfast.job")
 
 # Only these extras of a record are written: whatever else a caller attaches may hold job data.
-_FIELDS = ("job_id", "entrypoint", "attempt", "worker", "outcome", "seconds", "error_type")
+_FIELDS = (
+    "job_id",
+    "entrypoint",
+    "attempt",
+    "worker",
+    "outcome",
+    "seconds",
+    "error_type",
+    "traceback",
+)
+
+_LONGEST_MESSAGE = 500
+_LEAST_HIDDEN = 4
+"""Shorter payloads would mask words that have nothing to do with them."""
+_LONGEST_TRACEBACK = 4000
 
 
 class LogLevel(StrEnum):
@@ -59,6 +84,8 @@ class TextFormatter(logging.Formatter):
         if record.exc_info:
             words = redact(self.formatException(record.exc_info))
             line += "\n" + clean(words, keep_lines=True)
+        if hasattr(record, "traceback"):
+            line += "\n" + clean(redact(str(record.traceback)), keep_lines=True)
         return line
 
 
@@ -82,8 +109,8 @@ class JsonFormatter(logging.Formatter):
 class JobLog:
     """An observer that logs how each job ended.
 
-    By the type of its exception alone: the message may quote the payload, and `holdfast show`
-    has it.
+    A failure is logged with its message and traceback. Credentials are masked in them, and what
+    they quote of the payload.
     """
 
     def notify(self, event: Event) -> None:
@@ -92,7 +119,7 @@ class JobLog:
                 self._log(event.worker, *run)
 
     def _log(self, worker: str, job: Job, outcome: Outcome, seconds: float) -> None:
-        level, words, error_type = _described(outcome)
+        level, words, record = _described(outcome)
         if not logger.isEnabledFor(level):
             return
         extra: dict[str, object] = {
@@ -103,24 +130,50 @@ class JobLog:
             "outcome": type(outcome).__name__.lower(),
             "seconds": round(seconds, 6),
         }
-        if error_type is not None:
-            extra["error_type"] = error_type
-            words += f" with {error_type}"
+        if record is not None:
+            extra["error_type"] = record.exception_type
+            hide = _hider(job)
+            words += f" with {record.exception_type}: {_shortened(hide(record.exception_message))}"
+            if level >= logging.WARNING:
+                extra["traceback"] = hide(record.traceback).rstrip()[-_LONGEST_TRACEBACK:]
         logger.log(level, "job %s (%s) %s", job.id, job.entrypoint, words, extra=extra)
 
 
-def _described(outcome: Outcome) -> tuple[int, str, str | None]:
+def _hider(job: Job) -> Callable[[str], str]:
+    """Masks in a text what it quotes of the payload: all of it, or a value of a JSON payload."""
+    payload = (job.payload or b"").decode("utf-8", "replace")
+    try:
+        hidden = secrets_in(json.loads(payload), [()])
+    except (ValueError, RecursionError):
+        hidden = set()
+    if len(payload) >= _LEAST_HIDDEN:
+        hidden.add(payload)
+
+    def hide(text: str) -> str:
+        for value in sorted(hidden, key=len, reverse=True):
+            text = text.replace(value, MASK)
+        return text
+
+    return hide
+
+
+def _shortened(message: str) -> str:
+    line = " ".join(message.split())
+    return line if len(line) <= _LONGEST_MESSAGE else f"{line[:_LONGEST_MESSAGE]}…"
+
+
+def _described(outcome: Outcome) -> tuple[int, str, TracebackRecord | None]:
     """How loud, in which words, and because of which exception."""
     match outcome:
         case Succeeded():
             return logging.DEBUG, "succeeded", None
         case Retried(delay, _, traceback):
             words = f"will be retried in {delay}"
-            return logging.INFO, words, traceback.exception_type if traceback else None
+            return logging.INFO, words, traceback
         case Failed(_, traceback):
-            return logging.WARNING, "failed", traceback.exception_type if traceback else None
-        case Parked(_, traceback):
-            return logging.WARNING, "is held", traceback.exception_type if traceback else None
+            return logging.WARNING, "failed", traceback
+        case Held(_, traceback):
+            return logging.WARNING, "is held", traceback
         case Released(reason):
             return logging.INFO, f"was handed back ({reason})", None
         case Abandoned(reason):

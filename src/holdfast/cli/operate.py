@@ -1,4 +1,4 @@
-"""What an operator does to jobs: cancel, delete, prune. All but prune are logged."""
+"""What an operator does to jobs: move, cancel, delete, prune. All but prune are logged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.cli.connect import actor, on_holdfast, options_of
 from holdfast.cli.output import line, print_json
 from holdfast.cli.values import parse_duration, parse_id
 from holdfast.lifecycle import Status
-from holdfast.models import JobId
+from holdfast.models import JobId, Moved
 
 _PANEL = "Act"
 _BITE = 10_000
@@ -27,12 +27,56 @@ _Reason = Annotated[str | None, typer.Option(help="Why, for the log.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+_MOVE_WORDS = {
+    Moved.MOVED: "",
+    Moved.LEASED: "a worker has a live lease on it; --force ends it and stops the handler",
+    Moved.KEY_TAKEN: "another job with its dedupe key is queued or runs",
+    Moved.NOT_FOUND: "is not in the queue",
+}
+
+
 def register(app: App) -> None:
+    app.command(
+        rich_help_panel=_PANEL,
+        epilog=example("holdfast move 42 43 --to quarantine --reason 'kills its worker'"),
+    )(move)
     app.command(rich_help_panel=_PANEL, epilog=example("holdfast cancel 42 --yes"))(cancel)
     app.command(rich_help_panel=_PANEL, epilog=example("holdfast delete 42 43 --yes"))(delete)
     app.command(rich_help_panel=_PANEL, epilog=example("holdfast prune --older-than 30d --yes"))(
         prune
     )
+
+
+def move(
+    ctx: typer.Context,
+    ids: _Ids,
+    to: Annotated[str, typer.Option(help="The entrypoint whose jobs they become.")],
+    reason: _Reason = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also those that a worker runs now; it is told to stop."),
+    ] = False,
+    as_json: _Json = False,
+) -> None:
+    """Queue jobs again under another entrypoint: waiting, held, or left by a dead worker.
+
+    Exit code 1 unless all moved. A held job starts with fresh counters, the others keep theirs.
+    """
+    wanted = _unique(ids)
+
+    async def work(holdfast: Holdfast) -> dict[JobId, Moved]:
+        return await holdfast.queries.move_jobs(
+            wanted, to, actor=actor(), reason=reason, force=force
+        )
+
+    outcomes = on_holdfast(options_of(ctx), work)
+    if as_json:
+        print_json([{"id": job_id, "outcome": outcomes[job_id]} for job_id in outcomes])
+    else:
+        for job_id, outcome in outcomes.items():
+            _tell(job_id, outcome, _MOVE_WORDS[outcome], Moved.MOVED)
+    if any(outcome is not Moved.MOVED for outcome in outcomes.values()):
+        raise typer.Exit(FAILED)
 
 
 def cancel(
@@ -122,17 +166,22 @@ def prune(
     if not yes:
         confirm(f"Delete log rows older than {older_than} in {options.describe()}?")
 
-    async def work(holdfast: Holdfast) -> int:
+    async def work(holdfast: Holdfast) -> tuple[int, int]:
         total = 0
         while gone := await holdfast.queries.prune_log(age, limit=_BITE):
             total += gone
-        return total
+        return total, await holdfast.queries.uncounted_log(age)
 
-    rows = on_holdfast(options, work)
+    rows, left = on_holdfast(options, work)
     if as_json:
-        print_json({"deleted": rows})
-    else:
-        line(f"{rows} log rows deleted")
+        print_json({"deleted": rows, "left": left})
+        return
+    line(f"{rows} log rows deleted")
+    if left:
+        line(
+            f"{left} log rows left: an open transaction on the server, of any database, is older "
+            "than they are, so the statistics lack them; prune again when it has ended"
+        )
 
 
 def _unique(ids: Sequence[str]) -> list[JobId]:

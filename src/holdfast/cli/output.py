@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.lifecycle import Status
+from holdfast.lifecycle import SPOKEN, Status
 
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60))
 # Without these two many scripts and emoji cannot be written.
@@ -105,7 +105,14 @@ def table(
         grid.add_column(name, justify=side, width=wide, overflow="fold")
     for cells in body:
         grid.add_row(*cells)
-    screen.print(grid)
+    if screen.is_terminal:
+        screen.print(grid)
+        return
+    with screen.capture() as capture:
+        screen.print(grid)
+    for row in capture.get().splitlines():
+        # What reads a pipe need not strip the padding of the last column.
+        screen.print(Text(row.rstrip()), soft_wrap=True)
 
 
 def _cell(value: str | Text) -> Text:
@@ -124,8 +131,13 @@ def fit(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int]:
     return given
 
 
+def spoken(status: Status) -> str:
+    """What people read for a state, beside its own word where that is another."""
+    return SPOKEN[status] if SPOKEN[status] == status else f"{SPOKEN[status]} ({status})"
+
+
 def coloured(status: Status) -> Text:
-    return Text(str(status), style=STYLES[status])
+    return Text(spoken(status), style=STYLES[status])
 
 
 def line(text: str | Text = "", *, style: str = "") -> None:

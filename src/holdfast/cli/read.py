@@ -1,8 +1,8 @@
-"""Lists for the operator: log, workers."""
+"""The log for the operator."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -17,16 +17,14 @@ from holdfast.cli.output import (
     line,
     moment,
     print_json,
-    relative,
     shorten,
     table,
 )
-from holdfast.cli.records import log_record, worker_record
+from holdfast.cli.records import log_record
 from holdfast.lifecycle import Status
-from holdfast.models import LogEntry, WorkerInfo
+from holdfast.models import LogEntry
 
 _PANEL = "Look"
-_STALE = timedelta(seconds=30)
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _Limit = Annotated[int, typer.Option("-n", "--limit", help="How many at most.")]
@@ -37,7 +35,6 @@ def register(app: App) -> None:
     app.command(
         rich_help_panel=_PANEL, epilog=example("holdfast log --status exception --entrypoint mail")
     )(log)
-    app.command(rich_help_panel=_PANEL, epilog=example("holdfast workers"))(workers)
 
 
 def log(
@@ -87,36 +84,3 @@ def detail(entry: LogEntry) -> str:
         kind = entry.traceback.get("exception_type", "")
         parts.append(f"{kind}: {entry.traceback.get('exception_message', '')}")
     return shorten("; ".join(part for part in parts if part))
-
-
-def workers(ctx: typer.Context, as_json: _Json = False) -> None:
-    """List the workers as they last reported themselves."""
-
-    async def look(holdfast: Holdfast) -> tuple[list[WorkerInfo], datetime]:
-        return await holdfast.queries.list_workers(), await holdfast.queries.now()
-
-    found, now = on_holdfast(options_of(ctx), look)
-    if as_json:
-        print_json([worker_record(worker) for worker in found])
-    elif not found:
-        line("no worker has reported itself")
-    else:
-        columns = ["worker", "host", "pid", "version", "state", "running", "heartbeat", "started"]
-        rows = [_worker_row(worker, now) for worker in found]
-        spare = ("host", "pid", "version", "started")
-        table([*columns, "entrypoints"], rows, right=("pid", "running"), spare=spare)
-
-
-def _worker_row(worker: WorkerInfo, now: datetime) -> list[str | Text]:
-    silent = now - worker.heartbeat > _STALE
-    return [
-        worker.id,
-        worker.host,
-        str(worker.pid),
-        worker.version,
-        worker.state,
-        f"{worker.running}/{worker.concurrency}",
-        Text(relative(worker.heartbeat, now), style="red" if silent else ""),
-        moment(worker.started_at, now),
-        ", ".join(worker.entrypoints),
-    ]

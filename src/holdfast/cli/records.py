@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast.cli.output import payload_fields
 from holdfast.models import Job, LogEntry, QueueSize, Schedule, Statistic, WorkerInfo
+from holdfast.redact import shown_payload
 
 # Spelled out, so that a new field of a value does not change what scripts read unasked. The claim
 # token is left out: it would let its reader write in the name of the lease's holder.
@@ -17,10 +18,11 @@ _JOB = (
 _LOG = (
     *("id", "job_id", "status", "entrypoint", "priority", "attempt", "recoveries"),
     *("claimed_by", "claimed_at", "actor", "reason", "traceback", "created"),
+    *("enqueued_at", "due_at", "lease", "fingerprint"),
 )
 _WORKER = (
     *("id", "host", "pid", "version", "entrypoints", "concurrency", "running", "state"),
-    *("started_at", "heartbeat"),
+    *("started_at", "heartbeat", "heartbeat_timeout"),
 )
 _SCHEDULE = (
     *("id", "name", "expression", "timezone", "misfire", "overlap", "paused"),
@@ -29,7 +31,7 @@ _SCHEDULE = (
 
 
 def job_record(job: Job) -> dict[str, Any]:
-    return {**_fields(job, _JOB), **payload_fields(job.payload)}
+    return {**_fields(job, _JOB), **payload_fields(shown_payload(job.payload, job.headers))}
 
 
 def log_record(entry: LogEntry) -> dict[str, Any]:
@@ -56,6 +58,8 @@ def statistic_record(statistic: Statistic) -> dict[str, Any]:
         "status": statistic.status,
         "count": statistic.count,
         "busy_seconds": statistic.busy.total_seconds(),
+        "waited": statistic.waited,
+        "ran": statistic.ran,
     }
 
 

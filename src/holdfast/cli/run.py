@@ -10,16 +10,17 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import health, logs
+from holdfast.cli import logs
 from holdfast.cli.command import App, example
 from holdfast.cli.connect import Options, options_of
-from holdfast.cli.link import Role, inherited
 from holdfast.cli.logs import LogFormat, LogLevel
-from holdfast.cli.reload import Reloader, require_watchfiles
-from holdfast.cli.supervisor import Supervisor
 from holdfast.cli.target import Target
 from holdfast.cli.values import parse_duration
 from holdfast.cli.work import Plan, work
+from holdfast.service import health
+from holdfast.service.link import Role, inherited
+from holdfast.service.reload import Reloader, require_watchfiles
+from holdfast.service.supervisor import Supervisor
 from holdfast.settings import WorkerSettings
 from holdfast.worker.claim import QueueExecutionMode
 
@@ -49,7 +50,7 @@ def run(
         typer.Argument(
             metavar="MODULE:ATTRIBUTE",
             help="A Holdfast object, an async function that returns one, or an async context "
-            "manager that yields one. The current folder is searched first.",
+            "manager that yields one. The current folder is searched before installed packages.",
         ),
     ],
     arguments: Annotated[
@@ -69,13 +70,42 @@ def run(
         int, typer.Option(min=1, help="Most jobs claimed at once.")
     ] = _DEFAULTS.batch_size,
     concurrency: Annotated[
-        int, typer.Option(min=1, help="Most jobs that run at once in a process.")
+        int,
+        typer.Option(
+            "--concurrency",
+            "--max-concurrent-tasks",
+            min=1,
+            help="Most jobs that run at once in a process.",
+        ),
     ] = _DEFAULTS.concurrency,
+    connections: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Most database connections of a process while it is busy; 4 by default. An idle "
+            "one holds at most 2.",
+        ),
+    ] = None,
+    listen_dsn: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DSN",
+            envvar="HOLDFAST_LISTEN_DSN",
+            show_envvar=False,
+            help="Address past a connection pooler, for wake-ups alone; else "
+            "HOLDFAST_LISTEN_DSN, else that of the target.",
+        ),
+    ] = None,
     dequeue_timeout: Annotated[
         str, typer.Option(metavar="DURATION", help="Longest pause between two looks for work.")
     ] = _seconds(_DEFAULTS.dequeue_timeout),
     heartbeat_timeout: Annotated[
-        str, typer.Option(metavar="DURATION", help="How long a silent worker keeps its jobs.")
+        str,
+        typer.Option(
+            metavar="DURATION",
+            help="How long this worker keeps its jobs when it falls silent: the value of the "
+            "worker that died counts, so give all workers the same.",
+        ),
     ] = _seconds(_DEFAULTS.heartbeat_timeout),
     drain_timeout: Annotated[
         str,
@@ -86,6 +116,23 @@ def run(
             "whatever its jobs do, with exit code 75 if one could not be stopped.",
         ),
     ] = _seconds(_DEFAULTS.drain_timeout),
+    max_loop_block: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION",
+            help="How long a handler may block the event loop. After that, or after its timeout, "
+            "the process ends with exit code 76: the job counts as having killed its worker, and "
+            "the other jobs are released.",
+        ),
+    ] = _seconds(_DEFAULTS.max_loop_block),
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Serve this entrypoint; any number of times."),
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--except", metavar="NAME", help="Do not serve this entrypoint."),
+    ] = None,
     mode: Annotated[
         QueueExecutionMode,
         typer.Option(help="Work until stopped, or until nothing is claimable (drain)."),
@@ -140,12 +187,17 @@ def run(
             dequeue_timeout=parse_duration(dequeue_timeout, "--dequeue-timeout"),
             heartbeat_timeout=parse_duration(heartbeat_timeout, "--heartbeat-timeout"),
             drain_timeout=parse_duration(drain_timeout, "--drain-timeout"),
+            max_loop_block=parse_duration(max_loop_block, "--max-loop-block"),
         ),
         mode=mode,
         counted=health_port is not None,
         asked=options_of(ctx),
         uvloop=uvloop,
         otel=otel,
+        connections=connections,
+        listen_dsn=listen_dsn or None,
+        only=tuple(only or ()),
+        without=tuple(without or ()),
     )
     logs.configure(log_level, log_format)
     _export(options_of(ctx))
@@ -154,12 +206,13 @@ def run(
     if reload and role is None:
         require_watchfiles()
         raise typer.Exit(asyncio.run(_reload(patience)))
-    served = health_port is not None and role is not Role.worker
+    below = role in (Role.worker, Role.quarantine)
+    served = health_port is not None and not below
     bound = health.bind(health_host, health_port or 0) if served else None
-    if processes > 1 and role is not Role.worker:
+    if processes > 1 and not below:
         drains = mode is QueueExecutionMode.drain
         raise typer.Exit(asyncio.run(_supervise(processes, drains, patience, bound, parent)))
-    work(plan, bound=bound, parent=parent)
+    work(plan, bound=bound, parent=parent, role=role)
 
 
 async def _reload(patience: float) -> int:

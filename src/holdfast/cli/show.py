@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated
 
@@ -13,6 +13,7 @@ from rich.text import Text
 from holdfast.app import Holdfast
 from holdfast.cli.command import App, example
 from holdfast.cli.connect import on_holdfast, options_of
+from holdfast.cli.explain import explanation_record, print_explanation
 from holdfast.cli.output import (
     STYLES,
     clean,
@@ -30,8 +31,10 @@ from holdfast.cli.output import (
 from holdfast.cli.read import detail
 from holdfast.cli.records import job_record, log_record
 from holdfast.cli.values import parse_id
+from holdfast.explanation import Explanation
 from holdfast.lifecycle import Status
-from holdfast.models import Job, JobId, LogEntry
+from holdfast.models import Job, JobId, LogEntry, Progress
+from holdfast.redact import shown_payload
 
 _LONGEST_PAYLOAD = 500
 _PAYLOAD = "payload"
@@ -53,6 +56,8 @@ class _Found:
     now: datetime
     hidden: bool
     """Payload and headers are not for this user."""
+    explanation: Explanation
+    progress: Progress | None
 
 
 def show(
@@ -70,7 +75,10 @@ def show(
         jobs = await queries.get_jobs([job_id])
         history = await queries.job_history(job_id)
         hidden = not await queries.sees_payloads()
-        return _Found(jobs[0] if jobs else None, history, status, await queries.now(), hidden)
+        why = await holdfast.explain(job_id)
+        progress = (await queries.find_progress([job_id])).get(job_id)
+        job, now = jobs[0] if jobs else None, await queries.now()
+        return _Found(job, history, status, now, hidden, why, progress)
 
     found = on_holdfast(options_of(ctx), look)
     if as_json:
@@ -80,7 +88,9 @@ def show(
                 "status": found.status,
                 "job": None if found.job is None else job_record(found.job),
                 "payload_hidden": found.hidden,
+                "progress": None if found.progress is None else asdict(found.progress),
                 "history": [log_record(entry) for entry in found.history],
+                "explanation": explanation_record(found.explanation),
             }
         )
     else:
@@ -96,9 +106,13 @@ def _print(job_id: JobId, found: _Found) -> None:
             line(Text.assemble((f"  {name:14}", "dim"), words))
     else:
         line("  It has left the queue, and its payload with it.", style="dim")
+    if found.progress is not None:
+        line(Text.assemble(("  progress      ", "dim"), _progress(found.progress, found.now)))
     line()
     _print_timeline(found)
     _print_traceback(found.history)
+    line()
+    print_explanation(found.explanation, found.now)
 
 
 def _facts(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
@@ -115,7 +129,12 @@ def _facts(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
         yield "heartbeat", when(job.heartbeat, now)
     if job.last_error is not None:
         yield "last error", f"{shorten(job.last_error)}, {when(job.last_error_at, now)}"
-    yield _PAYLOAD, _payload(job.payload)
+    yield _PAYLOAD, _payload(shown_payload(job.payload, job.headers))
+
+
+def _progress(progress: Progress, now: datetime) -> str:
+    done = f"{progress.fraction:.0%}, {when(progress.updated, now)}"
+    return done if progress.message is None else f"{done}: {shorten(progress.message)}"
 
 
 def _payload(payload: bytes | None) -> str:

@@ -22,7 +22,11 @@ _LIST = "list"
 _UPGRADE = "upgrade"
 _GRANTS = "grants"
 _ROLES = "Roles, for grants"
-_SCRIPTS = {"install": migrate.install_sql, "uninstall": migrate.uninstall_sql}
+_SCRIPTS = {
+    "install": migrate.install_sql,
+    "uninstall": migrate.uninstall_sql,
+    "notify-inserts": migrate.notify_inserts_sql,
+}
 
 
 def _role(purpose: str) -> Any:
@@ -48,7 +52,7 @@ def sql(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="install|upgrade|uninstall|grants|STATEMENT|list",
+            metavar="install|upgrade|uninstall|grants|notify-inserts|STATEMENT|list",
             help="A script, a statement that the engine runs, or `list` for the names of these.",
             show_default=False,
         ),

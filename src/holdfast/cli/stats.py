@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 import typer
@@ -12,11 +12,12 @@ from rich.text import Text
 from holdfast.app import Holdfast
 from holdfast.cli.command import App, example
 from holdfast.cli.connect import on_holdfast, options_of
-from holdfast.cli.output import coloured, duration, line, print_json, table
+from holdfast.cli.output import coloured, duration, line, print_json, spoken, table
+from holdfast.cli.pauses import pause_record, print_pauses
 from holdfast.cli.records import size_record, statistic_record
 from holdfast.cli.values import parse_duration
 from holdfast.lifecycle import LIVE, Status
-from holdfast.models import QueueSize, Statistic
+from holdfast.models import Pause, QueueSize, Statistic
 
 # More than any number of minutes, entrypoints and priorities that a queue has had.
 _EVERY_BUCKET = 2**31 - 1
@@ -34,15 +35,23 @@ def stats(
     """Count the queue now, and what was done in the last hour."""
     span = parse_duration(last, "--last")
 
-    async def look(holdfast: Holdfast) -> tuple[list[QueueSize], list[Statistic]]:
-        found = await holdfast.queries.log_statistics(last=span, limit=_EVERY_BUCKET)
-        return await holdfast.queries.queue_size(), found
+    async def look(
+        holdfast: Holdfast,
+    ) -> tuple[list[QueueSize], list[Statistic], list[Pause], datetime]:
+        queries = holdfast.queries
+        found = await queries.log_statistics(last=span, limit=_EVERY_BUCKET)
+        paused = await queries.list_pauses()
+        return await queries.queue_size(), found, paused, await queries.now()
 
-    sizes, statistics = on_holdfast(options_of(ctx), look)
+    sizes, statistics, paused, now = on_holdfast(options_of(ctx), look)
     if as_json:
-        print_json(_stats_record(span, sizes, statistics))
+        record = _stats_record(span, sizes, statistics)
+        print_json({**record, "pauses": [pause_record(each) for each in paused]})
         return
     _print_sizes(sizes)
+    if paused:
+        line()
+        print_pauses(paused, now)
     line()
     _print_statistics(span, statistics)
 
@@ -64,7 +73,7 @@ def _print_sizes(sizes: list[QueueSize]) -> None:
     counts: dict[str, dict[Status, int]] = defaultdict(lambda: defaultdict(int))
     for entry in sizes:
         counts[entry.entrypoint][entry.status] += entry.count
-    words = [str(status) for status in LIVE]
+    words = [spoken(status) for status in LIVE]
     rows = [[name, *(str(counts[name][status]) for status in LIVE)] for name in sorted(counts)]
     table(["entrypoint", *words], rows, right=words)
 

@@ -81,7 +81,7 @@ def load(target: Target) -> object:
 def _import(name: str) -> ModuleType:
     here = os.getcwd()
     if here not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.insert(_after_standard_library(), here)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -93,6 +93,16 @@ def _import(name: str) -> ModuleType:
         raise _broken_import(name, error) from error
     except (Exception, SystemExit) as error:
         raise _broken_import(name, error) from error
+
+
+def _after_standard_library() -> int:
+    """The place in sys.path before the installed packages.
+
+    Before the standard library, a file such as secrets.py would be run in place of its module.
+    """
+    packages = ("site-packages", "dist-packages")
+    places = [at for at, path in enumerate(sys.path) if os.path.basename(path) in packages]
+    return min(places, default=len(sys.path))
 
 
 def _broken_import(name: str, error: BaseException) -> InvalidInput:

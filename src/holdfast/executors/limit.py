@@ -32,15 +32,19 @@ class TimeLimit(AbstractEntrypointExecutor):
     async def execute(self, job: Job, context: Context) -> None:
         timeout = self.parameters.timeout
         scope = asyncio.timeout(timeout.total_seconds() if timeout else None)
+        cause: BaseException | None = None
         try:
             async with scope:
                 await self.inner.execute(job, context)
-        except TimeoutError as error:
+        except BaseException as error:
             if not scope.expired():
                 raise
+            cause = error
+        # Whatever a handler that was told to stop did afterwards: return, raise, ask for a retry.
+        if scope.expired():
             raise JobTimeout(
                 f"entrypoint {self.parameters.name!r} ran longer than its timeout of {timeout}"
-            ) from error
+            ) from cause
 
 
 def limited(parameters: EntrypointExecutorParameters, executor: Executor) -> Executor:

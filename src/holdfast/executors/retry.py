@@ -13,7 +13,8 @@ from holdfast.executors.coroutine import AbstractEntrypointExecutor, EntrypointE
 from holdfast.executors.limit import limited
 from holdfast.executors.process import ProcessExecutor
 from holdfast.executors.thread import ThreadExecutor
-from holdfast.retry import message_of
+from holdfast.retry import message_of, requested
+from holdfast.task import MAX_COUNT, DefaultCap
 
 if TYPE_CHECKING:
     from holdfast.models import Context, Job
@@ -36,11 +37,12 @@ def plain(parameters: EntrypointExecutorParameters) -> Executor:
 class DatabaseRetryEntrypointExecutor(AbstractEntrypointExecutor):
     """Has a job whose handler raised queued again, after a delay that grows with its attempts.
 
-    `max_attempts` counts retries: 5 means up to six runs, and what the sixth raises is final. The
-    entrypoint's own max_attempts (25 unless told) still holds, and parks a job that reaches it.
+    `max_attempts` counts retries: 5 means up to six runs, and what the sixth raises is final. A
+    written number wins over a default, here and on the entrypoint. Two written numbers that differ
+    are refused.
     """
 
-    max_attempts: int = 5
+    max_attempts: int = DefaultCap(5)
     initial_delay: timedelta = timedelta(seconds=1)
     max_delay: timedelta = timedelta(minutes=5)
     backoff_multiplier: float = 2.0
@@ -53,6 +55,7 @@ class DatabaseRetryEntrypointExecutor(AbstractEntrypointExecutor):
     def __post_init__(self) -> None:
         if faults := self._faults():
             raise InvalidInput("DatabaseRetryEntrypointExecutor: " + "; ".join(faults))
+        self._retries = self._agreed_retries()
         self._inner = limited(self.parameters, self.inner) if self.inner else plain(self.parameters)
 
     @property
@@ -60,19 +63,24 @@ class DatabaseRetryEntrypointExecutor(AbstractEntrypointExecutor):
         found: int = getattr(self._inner, "capacity", 0)
         return found
 
+    @property
+    def written_retries(self) -> int | None:
+        """The number of retries, if somebody wrote it."""
+        return None if isinstance(self.max_attempts, DefaultCap) else self.max_attempts
+
     async def execute(self, job: Job, context: Context) -> None:
         try:
             await self._inner.execute(job, context)
-        except RetryRequested:
-            raise
         except Exception as error:
-            if job.attempts >= self.max_attempts:
+            if requested(error) or job.attempts >= self._retries:
                 raise
             reason = message_of(error) or type(error).__name__
             raise RetryRequested(self._pause(job.attempts), reason) from error
 
     def delay(self, attempt: int) -> timedelta:
         """min(initial_delay * backoff_multiplier ** attempt, max_delay), for any attempt."""
+        if not self.initial_delay or not self.max_delay:
+            return timedelta(0)
         steps = math.log(self.max_delay / self.initial_delay)
         if attempt * math.log(self.backoff_multiplier) > steps:
             return self.max_delay
@@ -87,14 +95,31 @@ class DatabaseRetryEntrypointExecutor(AbstractEntrypointExecutor):
             return delay
         return secrets.randbelow(delay // _MICROSECOND + 1) * _MICROSECOND
 
+    def _agreed_retries(self) -> int:
+        cap = self.parameters.max_attempts
+        if cap is None or isinstance(cap, DefaultCap) or cap == self.max_attempts:
+            return self.max_attempts
+        if isinstance(self.max_attempts, DefaultCap):
+            return cap
+        raise InvalidInput(
+            f"entrypoint {self.parameters.name!r}: entrypoint(max_attempts={cap}) and "
+            f"DatabaseRetryEntrypointExecutor(max_attempts={self.max_attempts}) disagree; "
+            f"leave one of them out"
+        )
+
     def _faults(self) -> list[str]:
         attempts, multiplier = self.max_attempts, self.backoff_multiplier
         faults = []
-        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-            faults.append(f"max_attempts must be a whole number of at least 1, got {attempts!r}")
+        if (
+            isinstance(attempts, bool)
+            or not isinstance(attempts, int)
+            or not 0 <= attempts < MAX_COUNT
+        ):
+            limits = f"an integer from 0 to {MAX_COUNT - 1}"
+            faults.append(f"max_attempts must be {limits}, got {attempts!r}")
         for what, value in (("initial_delay", self.initial_delay), ("max_delay", self.max_delay)):
-            if not isinstance(value, timedelta) or value <= timedelta(0):
-                faults.append(f"{what} must be a timedelta above zero, got {value!r}")
+            if not isinstance(value, timedelta) or value < timedelta(0):
+                faults.append(f"{what} must be a timedelta of zero or more, got {value!r}")
         if (
             isinstance(multiplier, bool)
             or not isinstance(multiplier, int | float)

@@ -15,7 +15,7 @@ from holdfast.errors import InvalidInput, InvalidRow, RetryRequested
 from holdfast.executors.coroutine import AbstractEntrypointExecutor
 from holdfast.executors.process import ProcessExecutor
 from holdfast.executors.retry import plain
-from holdfast.retry import message_of
+from holdfast.retry import message_of, requested
 from holdfast.task import underlying, where
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ class TableExecutor(AbstractEntrypointExecutor):
         readable = job._replace(row=self._read_row(job))
         try:
             await self._inner.execute(readable, context)
-        except RetryRequested:
-            raise
         except Exception as error:
+            if requested(error):
+                raise
             delay = self.queue.backoff(job.attempts, error)
             raise RetryRequested(delay, message_of(error) or type(error).__name__) from error
 

@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from heapq import merge
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -44,6 +46,7 @@ _NICKNAMES = {
 # Weekdays and leap days repeat so that whatever fires at all fires in these fifty years, which is
 # as far as the library searches.
 _SEARCHED_FROM = datetime(2000, 1, 1)
+_FIRST_WINDOW = timedelta(minutes=1)
 _ELAPSED_HOUR = re.compile(r"\*(/\d+)?")
 
 
@@ -112,6 +115,19 @@ class Cron:
                 return Slots(times, more=True)
             times.append(slot)
         return Slots(times, more=False)
+
+    def latest(self, start: datetime, end: datetime, limit: int) -> Slots:
+        """The last `limit` slots after `start` and up to `end`, without a walk over all of them."""
+        window = _FIRST_WINDOW
+        while True:
+            since = max(start, end - window)
+            found = deque(takewhile(lambda slot: slot <= end, self._slots(since)), limit + 1)
+            if len(found) > limit:
+                found.popleft()
+                return Slots(list(found), more=True)
+            if since == start:
+                return Slots(list(found), more=False)
+            window *= 4
 
     def _slots(self, instant: datetime) -> Iterator[datetime]:
         _require_aware(instant)

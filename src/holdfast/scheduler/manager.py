@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import DatabaseError, ScheduleError
+from holdfast.errors import DatabaseError, ScheduleNotFound
+from holdfast.repeated import RepeatedLog
 from holdfast.scheduler.cron import Cron
-from holdfast.scheduler.tick import MOMENT, Definition, Misfire, Overlap, tick, until_next
+from holdfast.scheduler.tick import MOMENT, Definition, Misfire, Overlap, set_back, tick, until_next
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -37,6 +38,10 @@ class SchedulerManager:
         self._shutdown = shutdown or asyncio.Event()
         self._definitions: dict[str, Definition] = {}
         self._registered: dict[str, Schedule] = {}
+
+    def renew(self, shutdown: asyncio.Event) -> None:
+        """Be told to stop by this event from the next run on, which may be in another loop."""
+        self._shutdown = shutdown
 
     def use(self, store: Store) -> None:
         self._store = store
@@ -79,6 +84,10 @@ class SchedulerManager:
         """Enqueue what is due now."""
         return await tick(self._store, list(self._definitions))
 
+    async def _tick_once(self) -> None:
+        """Enqueue a bite of what is due of each schedule; a second later comes the next."""
+        await tick(self._store, list(self._definitions), bites=1)
+
     @asynccontextmanager
     async def running(self, *, once: bool = False) -> AsyncIterator[None]:
         """Tick beside whatever runs inside; with `once` only at the beginning."""
@@ -86,7 +95,8 @@ class SchedulerManager:
             yield
             return
         await self.register()
-        await self.tick()
+        # Jobs need not wait until all ticks of a long pause are enqueued.
+        await self._tick_once() if not once else await self.tick()
         task = None if once else asyncio.get_running_loop().create_task(self.run())
         if task is not None:
             task.add_done_callback(self._ended)
@@ -106,13 +116,14 @@ class SchedulerManager:
 
     async def run(self) -> None:
         """Until shutdown is set."""
+        trouble = RepeatedLog(logger)
         while not self._shutdown.is_set():
             try:
                 ticked = await self._store.jobs.now()
-                await self.tick()
+                await self._tick_once()
                 nap = await self._until_next(ticked)
             except DatabaseError as error:
-                logger.warning("schedules wait for the database: %s", error)
+                trouble.warning("schedules wait for the database: %s", error)
                 nap = MOMENT
             with suppress(TimeoutError):
                 async with asyncio.timeout(nap.total_seconds()):
@@ -125,6 +136,8 @@ class SchedulerManager:
             for schedule in await self._store.schedules.all()
             if schedule.name in self._definitions and not schedule.paused
         ]
+        if await set_back(self._store, waiting, now):
+            return timedelta(0)
         return until_next(waiting, ticked, now)
 
 
@@ -132,6 +145,10 @@ class ScheduleQueries:
     """What an operator does with schedules, whether a worker runs or not."""
 
     def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def use(self, store: Store) -> None:
+        """Ask another store from now on, such as that of a server which has just started."""
         self._store = store
 
     async def list(self) -> list[Schedule]:
@@ -168,5 +185,5 @@ class ScheduleQueries:
         raise _unknown(name)
 
 
-def _unknown(name: str) -> ScheduleError:
-    return ScheduleError(f"there is no schedule {name!r}; `holdfast schedules` lists them")
+def _unknown(name: str) -> ScheduleNotFound:
+    return ScheduleNotFound(f"there is no schedule {name!r}; `holdfast schedules` lists them")

@@ -1,4 +1,4 @@
-"""OpenTelemetry at the claim and at the outcome. The only file that imports it.
+"""OpenTelemetry at the claim and at the outcome. With batches.py the only file that imports it.
 
 Claims are counted when they are made, outcomes when they are in the database, so that
 claimed = processed + failed + released + lost + in flight. The SDK takes microseconds for each
@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, assert_never
 
@@ -24,9 +25,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
-from holdfast.errors import InvalidInput, MissingDependency, RetryRequested
-from holdfast.events import Claimed, Event, Lost, Recovered, Retired, Settled
-from holdfast.models import Abandoned, Failed, Parked, Released, Retried, Succeeded
+from holdfast.errors import InvalidInput, MissingDependency
+from holdfast.events import Claimed, Event, Lost, Recovered, Retired, Settled, StepFailed
+from holdfast.models import Abandoned, Failed, Held, Released, Retried, Succeeded
+from holdfast.retry import blamed
+from holdfast.telemetry.batches import record_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 
 SCOPE = "holdfast"
 _BREAKER_STATES = {"closed": 0, "half_open": 1, "open": 2}
-TIMED = 8
+_MILLISECOND = timedelta(milliseconds=1)
 _REMEMBERED = 1000
 """Claims whose jobs may still be to be started."""
 
@@ -97,15 +100,15 @@ _Claims = dict[tuple[str, "UUID | None"], Span]
 class OpenTelemetry:
     """Observes a worker, and puts a span around every handler.
 
-    Without arguments it uses the global providers, which the application sets up. `timed` is how
-    many jobs of a queue go into the histograms for each batch that is claimed or settled: all of a
-    small one, and of a larger one so many, evenly spread.
+    Without arguments it uses the global providers, which the application sets up. `timed` asks for
+    sampling: at most this many jobs of a queue go into the histograms for each batch that is
+    claimed or settled, evenly spread. None means every job.
     """
 
     def __init__(
-        self, meter_provider: Any = None, tracer_provider: Any = None, *, timed: int = TIMED
+        self, meter_provider: Any = None, tracer_provider: Any = None, *, timed: int | None = None
     ) -> None:
-        if timed < 1:
+        if timed is not None and timed < 1:
             raise InvalidInput(f"timed must be at least 1, got {timed!r}")
         self._timed = timed
         self._tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
@@ -127,6 +130,9 @@ class OpenTelemetry:
         )
         self._retired = meter.create_counter(
             "queue.retired", "1", "Rows retired after exceeding max attempts"
+        )
+        self._errors = meter.create_counter(
+            "queue.worker_errors", "1", "Unexpected errors in the worker's own steps"
         )
         self._duration = meter.create_histogram(
             "queue.job_duration_ms", "ms", "Time spent processing a job"
@@ -156,10 +162,13 @@ class OpenTelemetry:
                 self._settle(runs)
             case Lost(_, job, _):
                 self._lost.add(1, {"queue": job.entrypoint})
-            case Recovered(_, ids):
-                self._recovered.add(len(ids))
-            case Retired(_, ids, _):
-                self._retired.add(len(ids))
+            case Recovered(queues=queues):
+                _add(self._recovered, queues)
+            case Retired(queues=queues, runs=runs):
+                _add(self._retired, queues)
+                self._settle(runs)
+            case StepFailed(_, step, _):
+                self._errors.add(1, {"step": step})
             case _:
                 assert_never(event)
 
@@ -167,10 +176,12 @@ class OpenTelemetry:
         for (queue, token), batch in _batches(jobs).items():
             attributes = {"queue": queue, "worker": worker}
             self._claimed.add(len(batch), attributes)
-            for job in self._spread(batch):
-                if job.claimed_at is not None:
-                    waited = (job.claimed_at - job.execute_after).total_seconds() * 1000
-                    self._wait.record(max(0.0, waited), {"queue": queue})
+            waits = [
+                max(0.0, (job.claimed_at - job.execute_after) / _MILLISECOND)
+                for job in self._spread(batch)
+                if job.claimed_at is not None
+            ]
+            record_all(self._wait, waits, {"queue": queue})
             self._remember((queue, token), {**attributes, "job.count": len(batch)}, seconds)
 
     def _remember(
@@ -198,15 +209,15 @@ class OpenTelemetry:
                 self._processed.add(len(some) - len(others), {"queue": queue})
             for (counter, error), count in Counter(map(self._counter, others)).items():
                 counter.add(count, {"queue": queue, "error": error} if error else {"queue": queue})
-            for _, _, seconds in self._spread(some):
-                self._duration.record(seconds * 1000, {"queue": queue})
+            durations = [seconds * 1000 for _, _, seconds in self._spread(some)]
+            record_all(self._duration, durations, {"queue": queue})
 
     def _counter(self, outcome: Outcome) -> tuple[metrics.Counter, str | None]:
         """Where an outcome is counted, and because of which exception."""
         match outcome:
             case Succeeded():
                 return self._processed, None
-            case Retried(traceback=record) | Failed(traceback=record) | Parked(traceback=record):
+            case Retried(traceback=record) | Failed(traceback=record) | Held(traceback=record):
                 return self._failed, record.exception_type if record else "unknown"
             case Released():
                 return self._released, None
@@ -216,7 +227,9 @@ class OpenTelemetry:
                 assert_never(outcome)
 
     def _spread(self, batch: Sequence[T]) -> Sequence[T]:
-        """As many of them as are timed."""
+        """The jobs of a batch that go into the histograms."""
+        if self._timed is None:
+            return batch
         step = -(-len(batch) // self._timed)
         return batch[step // 2 :: step]
 
@@ -252,6 +265,11 @@ class OpenTelemetry:
         """The executor with a span around each handler, in the trace of its enqueue."""
         capacity = getattr(executor, "capacity", 0)
         return _TracedExecutor(executor, self._tracer, self._claims, worker, capacity)
+
+
+def _add(counter: metrics.Counter, queues: Mapping[str, int]) -> None:
+    for queue, count in queues.items():
+        counter.add(count, {"queue": queue})
 
 
 def _batches(jobs: Sequence[Job]) -> dict[tuple[str, UUID | None], list[Job]]:
@@ -302,8 +320,7 @@ class _TracedExecutor:
             await self.inner.execute(job, context)
         except BaseException as error:
             # The message may hold what must not leave the database; its type may not.
-            told = error.__cause__ if isinstance(error, RetryRequested) else None
-            span.set_status(Status(StatusCode.ERROR, type(told or error).__name__))
+            span.set_status(Status(StatusCode.ERROR, type(blamed(error)).__name__))
             raise
         finally:
             contexts.detach(token)
@@ -327,8 +344,7 @@ class _TracedExecutor:
                 "queue": job.entrypoint,
                 "worker": self.worker,
                 "job.id": job.id if isinstance(job.id, int) else str(job.id),
-                # Whole tokens are capabilities: enough of it to tell leases apart.
-                "job.claim_token": str(job.claim_token)[:8],
+                "job.claim_token": str(job.claim_token),
             },
         )
 

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
-from holdfast.events import Claimed, Event, Lost, Recovered, Retired, Settled
-from holdfast.models import Abandoned, Failed, Parked, Released, Retried, Succeeded
+from holdfast.events import Claimed, Event, Lost, Recovered, Retired, Settled, StepFailed
+from holdfast.models import Abandoned, Failed, Held, Released, Retried, Succeeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -53,18 +53,20 @@ _BY_OUTCOME: dict[type[Outcome], str] = {
     Succeeded: "holdfast_jobs_succeeded_total",
     Retried: "holdfast_jobs_retried_total",
     Failed: "holdfast_jobs_failed_total",
-    Parked: "holdfast_jobs_held_total",
+    Held: "holdfast_jobs_held_total",
     Released: "holdfast_jobs_released_total",
     Abandoned: _LOST,
 }
 _RECOVERED, _RETIRED = "holdfast_jobs_recovered_total", "holdfast_jobs_retired_total"
+_STEP_ERRORS = "holdfast_worker_errors_total"
 _DURATION, _WAIT = "holdfast_job_duration_seconds", "holdfast_job_wait_seconds"
 _DEPTH, _OLDEST = "holdfast_queue_depth", "holdfast_queue_oldest_age_seconds"
 _BREAKER = "holdfast_breaker_state"
+WORKERS = "holdfast_workers"
 _BREAKER_STATES = {"closed": 0, "half_open": 1, "open": 2}
 
 FAMILIES = (
-    Family("holdfast_workers", "gauge", "Worker processes that answer."),
+    Family(WORKERS, "gauge", "Worker processes that answer."),
     Family("holdfast_running", "gauge", "Handlers that run now."),
     Family(_CLAIMED, "counter", "Jobs leased to a worker."),
     Family("holdfast_jobs_succeeded_total", "counter", "Jobs whose handler returned."),
@@ -75,6 +77,7 @@ FAMILIES = (
     Family(_LOST, "counter", "Outcomes that changed nothing: the lease was lost."),
     Family(_RECOVERED, "counter", "Jobs taken back from dead workers."),
     Family(_RETIRED, "counter", "Jobs held because no attempt or recovery was left."),
+    Family(_STEP_ERRORS, "counter", "Unexpected errors in the worker's own steps."),
     Family(_DURATION, "histogram", "How long handlers ran, whatever the outcome."),
     Family(_WAIT, "histogram", "Time between being due and being claimed."),
     Family(_DEPTH, "gauge", "Jobs in the queue table.", shared=True),
@@ -82,7 +85,7 @@ FAMILIES = (
     Family(_BREAKER, "gauge", "0 closed, 1 half open, 2 open.", shared=True),
 )
 _SHARED = {family.name for family in FAMILIES if family.shared}
-_PER_ENTRYPOINT = (_CLAIMED, *_BY_OUTCOME.values())
+_PER_ENTRYPOINT = (_CLAIMED, *_BY_OUTCOME.values(), _RECOVERED)
 
 
 class Metrics:
@@ -97,7 +100,6 @@ class Metrics:
         self._counts: Counter[tuple[str, Labels]] = Counter(
             {(name, _of(each)): 0 for each in entrypoints for name in _PER_ENTRYPOINT}
         )
-        self._counts[_RECOVERED, ()] = 0
         self._times: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
         self._gauges: list[Sample] = []
 
@@ -109,10 +111,15 @@ class Metrics:
                 self._settle(runs)
             case Lost(_, job):
                 self._counts[_LOST, _of(job.entrypoint)] += 1
-            case Recovered(_, ids):
-                self._counts[_RECOVERED, ()] += len(ids)
-            case Retired(_, ids, reason):
-                self._counts[_RETIRED, (("reason", reason),)] += len(ids)
+            case Recovered(queues=queues):
+                for entrypoint, count in queues.items():
+                    self._counts[_RECOVERED, _of(entrypoint)] += count
+            case Retired(reason=reason, queues=queues, runs=runs):
+                for entrypoint, count in queues.items():
+                    self._counts[_RETIRED, (*_of(entrypoint), ("reason", reason))] += count
+                self._settle(runs)
+            case StepFailed(_, step):
+                self._counts[_STEP_ERRORS, (("step", step),)] += 1
             case _:
                 assert_never(event)
 
@@ -157,7 +164,7 @@ class Metrics:
 
     def samples(self) -> list[Sample]:
         samples = [
-            Sample("holdfast_workers", (), 1),
+            Sample(WORKERS, (), 1),
             Sample("holdfast_running", (), self._running()),
         ]
         samples += [Sample(*series, count) for series, count in dict(self._counts).items()]

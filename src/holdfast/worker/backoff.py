@@ -1,38 +1,45 @@
-"""Waiting for a database that is away: capped, jittered, and not too loud."""
+"""Pauses between tries while the database is unreachable: capped, jittered, logged rarely."""
 
 from __future__ import annotations
 
 import logging
 import random
+from typing import TYPE_CHECKING
 
 from holdfast.clock import monotonic
+from holdfast.repeated import RepeatedLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 logger = logging.getLogger("holdfast.worker")
 
-_FIRST = 0.1
-_LONGEST = 1.0
-_QUIET = 10.0
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 1.0
 
 
 class Backoff:
-    """Pauses between tries; says so at first, and then every ten seconds."""
+    """Pauses between tries. Logs an error at most once a minute, and its end if it was logged.
 
-    def __init__(self) -> None:
+    A success does not reset that minute: a database that comes and goes every second would fill
+    the log.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._tries = 0
-        self._said = 0.0
+        self._logged = False
+        self._log = RepeatedLog(logger, clock=clock)
 
     def reset(self) -> None:
-        if self._tries:
-            logger.info("the database answers again")
+        if self._logged:
+            logger.info("database connection restored")
         self._tries = 0
-        self._said = 0.0
+        self._logged = False
 
     def pause(self, what: str, error: Exception) -> float:
-        """Seconds to wait: so few that work goes on soon after the database's return."""
-        now = monotonic()
-        if not self._said or now - self._said > _QUIET:
-            logger.warning("%s: %s; trying again until it answers", what, error)
-            self._said = now
-        limit = min(_LONGEST, _FIRST * 2.0**self._tries)
+        """Seconds to wait: few, so that work resumes soon after the database does."""
+        message = "%s: %s; retrying"
+        self._logged = self._log.warning(message, what, error) or self._logged
+        limit = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0**self._tries)
         self._tries = min(self._tries + 1, 10)
         return limit * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret

@@ -10,24 +10,25 @@ from holdfast.models import CANCELED, JobId
 
 if TYPE_CHECKING:
     from holdfast.ports import Leases
-    from holdfast.worker.hand import Hand, Lease
+    from holdfast.worker.leases import Lease, LeaseSet
 
 
 class Cancellations:
-    """Whoever may connect can send a notification, so one only means: ask who owns the lease."""
+    """Any role that may connect can send a notification, so each is checked against the row."""
 
-    def __init__(self, leases: Leases, hand: Hand) -> None:
+    def __init__(self, leases: Leases, lease_set: LeaseSet) -> None:
         self._leases = leases
-        self._hand = hand
-        self._said: set[Lease] = set()
+        self._lease_set = lease_set
+        self._reported: set[Lease] = set()
         self._heard = asyncio.Event()
+        self.rounds = 0
 
     def hear(self, job_id: JobId) -> None:
-        """Somebody says that this job was cancelled."""
-        for lease in self._hand.snapshot():
+        """A notification says that this job was cancelled."""
+        for lease in self._lease_set.snapshot():
             # A row of a user's table may have the same id.
-            if lease.held.queue == "" and lease.job.id == job_id:
-                self._said.add(lease)
+            if lease.key.queue == "" and lease.job.id == job_id:
+                self._reported.add(lease)
                 self._heard.set()
 
     async def run(self) -> None:
@@ -35,12 +36,13 @@ class Cancellations:
         while True:
             await self._heard.wait()
             self._heard.clear()
-            said, self._said = self._said, set()
+            reported, self._reported = self._reported, set()
             try:
-                owned = await self._leases.renew([lease.held for lease in said])
+                owned = await self._leases.renew([lease.key for lease in reported])
             except DatabaseError:
-                # The next renewal will tell.
+                # The next renewal finds it.
                 continue
-            for lease in said:
-                if lease.held not in owned:
+            for lease in reported:
+                if lease.key not in owned:
                     lease.stop(CANCELED)
+            self.rounds += 1

@@ -3,42 +3,62 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from enum import StrEnum
-from functools import partial
-from operator import attrgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from holdfast.clock import monotonic
-from holdfast.errors import DatabaseError, PrivilegeMissing, SchemaMissing
+from holdfast.errors import DatabaseError, DeadlineExceeded, PrivilegeMissing, SchemaMissing
 from holdfast.worker.backoff import Backoff
+from holdfast.worker.batch import ClaimedBatch, ClaimRequest
+from holdfast.worker.claim_size import ClaimSize
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from datetime import timedelta
 
-    from holdfast.models import Job, Want
+    from holdfast.models import ClaimRule, Job
     from holdfast.ports import Leases
     from holdfast.settings import WorkerSettings
-    from holdfast.worker.gate import Gate
-    from holdfast.worker.hand import Hand
-    from holdfast.worker.rest import Rest
-    from holdfast.worker.slots import Slots
-    from holdfast.worker.solo import Solo
-    from holdfast.worker.turns import Turns
+    from holdfast.worker.breaker_gate import BreakerGate
+    from holdfast.worker.dispatcher import Dispatcher
+    from holdfast.worker.leases import Lease, LeaseSet
+    from holdfast.worker.quarantine import Quarantine
+    from holdfast.worker.wakeup_policy import WakeupPolicy
+    from holdfast.worker.work_signal import WorkSignal
 
 T = TypeVar("T")
-_RECOVERIES = attrgetter("recoveries")
-_FOREVER = 3600.0
-_DEAF_POLL = 1.0
-_LAST_WORD = 0.8
-"""Seconds for the reply to a question that was on its way when the worker was stopped."""
+
+_DEAF_POLL_SECONDS = 1.0
+"""A worker that no wake-up reaches polls this often."""
+
+_FULL_SECONDS = 0.05
+"""A worker without room for longer than this lets others be woken in its place."""
+
+_ALIVE_SECONDS = 1.0
+"""A worker that claims nothing on purpose shows this often that it is alive."""
+
+_QUIET_SECONDS = 6.0
+"""A quarantine process ends when no suspect was due for this time. It is longer than the sweep
+interval, so the workers that ask for such a process know by then that no suspect waits."""
+
+_STOP_REPLY_SECONDS = 0.8
+"""A worker that stops waits this long for the reply to a statement on its way."""
 
 
 class QueueExecutionMode(StrEnum):
-    """Work until told to stop, or until nothing is claimable."""
+    """Work until stopped, or until nothing is claimable."""
 
     continuous = "continuous"
     drain = "drain"
+
+
+class _Kind(NamedTuple):
+    """Which jobs a claim is for."""
+
+    recovered: bool = False
+    suspects: bool = False
+    sweep: bool = False
 
 
 class Claimer:
@@ -47,92 +67,204 @@ class Claimer:
     def __init__(
         self,
         leases: Leases,
-        gate: Gate,
+        rules: Sequence[ClaimRule],
+        gate: BreakerGate,
         settings: WorkerSettings,
-        hand: Hand,
-        solo: Solo,
-        slots: Slots,
-        turns: Turns,
+        lease_set: LeaseSet,
+        dispatcher: Dispatcher,
+        quarantine: Quarantine,
         *,
-        rest: Rest,
+        wakeup_policy: WakeupPolicy,
+        signal: WorkSignal,
         worker: str,
-        start: Callable[[Sequence[Job], float], None],
     ) -> None:
         self._leases = leases
         self._gate = gate
         self._settings = settings
-        self._hand = hand
-        self._solo = solo
-        self._slots = slots
-        self._turns = turns
-        self._rest = rest
+        self._lease_set = lease_set
+        self._dispatcher = dispatcher
+        self._quarantine = quarantine
+        self._wakeup_policy = wakeup_policy
+        self._signal = signal
         self._worker = worker
-        self._start = start
-        self._hinted = False
-        self._alarm: asyncio.TimerHandle | None = None
+        self._last = ClaimRequest(rules, 0)
+        """The last request: what the breakers let through."""
+        self._size = ClaimSize()
+        self._backoff = Backoff()
         self._question: asyncio.Timeout | None = None
         self.stopping = False
-        self.listening = False
         self._answered = False
-        self._claimed: tuple[list[Job], float] | None = None
-        """Jobs that begin as soon as the claim after theirs is on its way, and when it was sent."""
+        self._came_full = False
+        """Whether the last claim took as many jobs as it could: more may be waiting."""
+        self.rounds = 0
+        """How many rounds of claiming were completed."""
         self.ticked = monotonic()
-        """When a claim last got an answer: what liveness is judged by."""
-
-    def wake(self) -> None:
-        """There may be work."""
-        self._hinted = True
-        self._hand.changed.set()
-
-    def wake_in(self, delay: timedelta) -> None:
-        """This worker put a job off for so long: before the next poll nobody else will tell."""
-        loop = asyncio.get_running_loop()
-        when = loop.time() + delay.total_seconds()
-        if delay < self._settings.dequeue_timeout and (
-            self._alarm is None or self._alarm.when() > when
-        ):
-            self._silence()
-            self._alarm = loop.call_at(when, self._ring)
+        """When a claim last got an answer. Liveness is judged by it."""
 
     def stop(self) -> None:
+        """Claim nothing more. A statement on its way has a moment for its reply."""
         self.stopping = True
-        self._hand.changed.set()
+        self._dispatcher.close()
         if self._question is not None and not self._question.expired():
-            self._question.reschedule(asyncio.get_running_loop().time() + _LAST_WORD)
+            self._question.reschedule(asyncio.get_running_loop().time() + _STOP_REPLY_SECONDS)
 
     async def run(self, mode: QueueExecutionMode) -> None:
-        """Until stopped, or in drain mode until a look everywhere finds nothing twice."""
-        backoff = Backoff()
+        """Until stopped, or in drain mode until two scans of everything find nothing."""
         drain = mode is QueueExecutionMode.drain
+        quarantine, entrypoints = self._quarantine, self._dispatcher.entrypoints
         sweep, found_nothing = False, 0
         try:
-            # A stop that was asked for before is heard first.
+            # A stop that was asked for before is seen first.
             await asyncio.sleep(0)
             while not self.stopping:
-                free = await self._room()
-                jobs = await self._claim(free, sweep or self._solo.careful, backoff)
-                await self._solo.run(lambda: self.stopping)
-                if jobs is None or len(jobs) == free or self._solo.careful or self._turns.reopened:
+                alone, idle = 0, quarantine.idle
+                if not idle:
+                    alone = await self._serve_suspects()
+                free = self._size.bound(await self._capacity())
+                share = 0 if idle else quarantine.share(free)
+                free -= share
+                jobs = await self._claim(free, sweep)
+                recovered = await self._serve_recovered(share) if share else 0
+                self.rounds += 1
+                if jobs is None or len(jobs) == free:
+                    continue
+                if entrypoints is not None and entrypoints.reopened:
+                    continue
+                if not quarantine.idle and quarantine.room:
                     continue
                 sweep = drain
-                found_nothing = 0 if jobs or len(self._hand) else found_nothing + 1
+                found = jobs or recovered or alone or len(self._lease_set)
+                found_nothing = 0 if found else found_nothing + 1
                 if drain and found_nothing >= 2:
                     return
+                if drain:
+                    quarantine.insist()
                 if not (drain and found_nothing):
                     await self._wait(drain)
         finally:
-            self._start_claimed()
-            self._silence()
-            self._rest.end()
+            self._signal.cancel()
+            self._wakeup_policy.end()
 
-    async def _claim(self, free: int, sweep: bool, backoff: Backoff) -> list[Job] | None:
+    async def run_suspects(self) -> None:
+        """Claim suspects and nothing else, until stopped or until no suspect is due for a while."""
+        due_at = monotonic()
+        try:
+            while not self.stopping and monotonic() - due_at < _QUIET_SECONDS:
+                # The sweep sees those behind an open breaker, too.
+                waited = self._quarantine.suspects_wait
+                answered = await self._look_for_recovered()
+                ran = await self._serve_suspects()
+                if waited or ran or not answered:
+                    due_at = monotonic()
+                if not ran:
+                    # None is due, or those that are may not be claimed yet.
+                    await self._stand_aside(lambda: False, seconds=_ALIVE_SECONDS)
+                self.rounds += 1
+        finally:
+            self._signal.cancel()
+
+    async def _capacity(self) -> int:
+        """Return how many jobs to claim. Have another worker woken when this one stays full."""
+        dispatcher = self._dispatcher
+        if dispatcher.room <= 0 and not await self._lease_set.until(
+            lambda: self.stopping or dispatcher.room > 0, seconds=_FULL_SECONDS
+        ):
+            entrypoints = [rule.entrypoint for rule in self._last.rules]
+            self._wakeup_policy.full(entrypoints, more=self._signal.pending or self._came_full)
+        return await dispatcher.capacity()
+
+    async def _claim(self, free: int, sweep: bool) -> Sequence[Job] | None:
+        """Claim ordinary jobs and add them to the dispatcher. None means: claim again at once."""
         if not free:
             return None
-        self._hinted = self._hand.freed_limit = False
-        self._turns.offer(self._claimed[0] if self._claimed else ())
-        sent, ended = monotonic(), self._hand.ended
+        self._signal.pending = self._lease_set.freed_limit = False
+        ended = self._dispatcher.ended
+        batch = await self._request(free, _Kind(sweep=sweep))
+        if batch is None:
+            return None
+        jobs = batch.jobs
+        self._came_full = len(jobs) == free
+        self._quarantine.answered(len(jobs))
+        if jobs:
+            self._dispatcher.arrive(batch)
+        steady, came_short = not self._gate.guards, len(jobs) < free
+        self._dispatcher.expect(
+            self._dispatcher.ended - ended, steady=steady, came_short=came_short
+        )
+        if came_short or self.stopping or not steady:
+            # Two turns of the loop: jobs begin before anything else is asked of the database.
+            # A full claim is followed by another one, which goes first.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        self._wakeup_policy.found(len(jobs), batch.seconds)
+        return None if self._last.probe else jobs
+
+    async def _serve_suspects(self) -> int:
+        """Run a suspect, or a group of them, alone if one is due. Return how many ran."""
+        if self._quarantine.look_due:
+            await self._look_for_recovered()
+        if not self._quarantine.suspect_due or self.stopping:
+            return 0
+        began = monotonic()
+        leases: list[Lease] = []
+        patience = self._settings.heartbeat_timeout.total_seconds()
+        if await self._stand_aside(self._holds_nothing, seconds=patience):
+            group = min(self._leases.suspect_group, self._dispatcher.room)
+            group = min(group, self._settings.batch_size)
+            leases = await self._claim_recovered(group, suspects=True)
+        # Settled, not only ended: no other job's death may be charged to the suspect.
+        await self._stand_aside(
+            lambda: not any(lease in self._lease_set for lease in leases), seconds=math.inf
+        )
+        self._quarantine.tried(monotonic() - began, ran=bool(leases))
+        return len(leases)
+
+    def _holds_nothing(self) -> bool:
+        return not (len(self._lease_set) or self._dispatcher.arrived)
+
+    async def _stand_aside(self, over: Callable[[], bool], *, seconds: float) -> bool:
+        """Claim nothing until it is over. Return False when time is up or the worker stops."""
+        deadline = monotonic() + seconds
+        while not (self.stopping or over()):
+            # The worker claims nothing on purpose, so it must not be taken for dead.
+            self.ticked = monotonic()
+            if self.ticked >= deadline:
+                break
+            await self._lease_set.until(
+                lambda: self.stopping or over(),
+                seconds=min(_ALIVE_SECONDS, deadline - self.ticked),
+            )
+        return over() and not self.stopping
+
+    async def _serve_recovered(self, limit: int) -> int:
+        """Claim up to `limit` recovered jobs. Return how many were claimed."""
+        if self.stopping:
+            return 0
+        leases = await self._claim_recovered(limit, suspects=False)
+        self._quarantine.claimed(leases, came_short=len(leases) < limit)
+        return len(leases)
+
+    async def _claim_recovered(self, limit: int, *, suspects: bool) -> list[Lease]:
+        batch = await self._request(limit, _Kind(recovered=True, suspects=suspects))
+        return [] if batch is None else self._dispatcher.add(batch)
+
+    async def _look_for_recovered(self) -> bool:
+        """Ask the store which recovered jobs wait. Return whether it answered."""
         try:
-            jobs = await self._ask(self._gate.claim(free, partial(self._take, sweep)))
+            waiting = await self._ask(self._leases.recovered_waiting(self._last.rules))
+        except (DatabaseError, SchemaMissing, TimeoutError):
+            # The claim that follows says so, and the next sweep looks again.
+            self._quarantine.look_due = False
+            return False
+        self._quarantine.expect(waiting)
+        return True
+
+    async def _request(self, limit: int, kind: _Kind) -> ClaimedBatch | None:
+        """Claim what the breakers let through. None means that no claim was answered."""
+        self._dispatcher.offer()
+        sent = monotonic()
+        try:
+            batch = await self._ask(self._send(limit, kind, sent))
         except TimeoutError:
             # Stopped, and the database is silent: a lease that it may have given lapses.
             return None
@@ -140,119 +272,91 @@ class Claimer:
             # A worker that was never allowed to work will not be by waiting.
             if isinstance(error, PrivilegeMissing) and not self._answered:
                 raise
-            pause = backoff.pause("no job can be claimed", error)
-            await self._hand.until(lambda: self.stopping, seconds=pause)
+            if isinstance(error, DeadlineExceeded):
+                self._size.timed_out(limit, monotonic() - sent)
+            pause = self._backoff.pause("no job can be claimed", error)
+            await self._lease_set.until(lambda: self.stopping, seconds=pause)
             return None
-        backoff.reset()
+        self._backoff.reset()
         self._answered = True
         self.ticked = monotonic()
-        self._start_claimed()
-        self._claimed = jobs, sent
-        self._expect(self._hand.ended - ended, came_short=len(jobs) < free)
-        if self._another_follows(jobs, free):
-            asyncio.get_running_loop().call_soon(self._start_claimed)
-        else:
-            self._start_claimed()
-            # They begin before anything else is asked of the database.
-            await asyncio.sleep(0)
-        self._rest.found(len(jobs), self.ticked - sent)
-        return None if self._gate.probed else jobs
+        self._size.answered(batch.jobs, batch.seconds)
+        self._lease_set.contact.made()
+        return batch
 
-    def _expect(self, ended: int, *, came_short: bool) -> None:
-        """How many to claim ahead, by how many jobs ended during this claim."""
-        steady = not self._solo.careful and not self._gate.guards
-        if came_short or not steady:
-            self._slots.expect_none()
-        else:
-            self._slots.expect(ended)
-        self._turns.expect(steady=steady)
+    async def _send(self, limit: int, kind: _Kind, sent: float) -> ClaimedBatch:
+        """Ask the breakers, then claim."""
+        self._last = request = await self._gate.request(limit)
+        jobs: list[Job] = []
+        try:
+            if request.rules:
+                jobs = await self._take(request, kind)
+        except DatabaseError:
+            await self._gate.return_unused(request, None)
+            raise
+        if request.probe is not None:
+            await self._gate.return_unused(request, jobs)
+        return ClaimedBatch(jobs, sent, monotonic() - sent, request.permits)
 
-    def _another_follows(self, jobs: Sequence[Job], free: int) -> bool:
-        """Whether the next claim is made whatever becomes of these: it need not wait for them."""
-        if len(jobs) < free or self.stopping or self._solo.careful or self._gate.guards:
-            return False
-        return not any(map(_RECOVERIES, jobs))
-
-    def _start_claimed(self) -> None:
-        if self._claimed is not None:
-            (jobs, sent), self._claimed = self._claimed, None
-            self._start(jobs, sent)
-
-    async def _take(self, sweep: bool, wants: Sequence[Want], limit: int) -> list[Job]:
-        return await self._leases.claim(wants, limit=limit, worker=self._worker, sweep=sweep)
-
-    async def _room(self) -> int:
-        """Free slots. Outcomes that wait for the database also take room, or they would pile up."""
-        if self._free < self._settings.batch_size:
-            # Handlers that are about to end do so now, and their slots are claimed for together.
-            await asyncio.sleep(0)
-
-        def roomy() -> bool:
-            return self.stopping or (self._free > 0 and not self._hand.blocked)
-
-        while not await self._hand.until(roomy, seconds=_FOREVER):
-            pass
-        if self.stopping:
-            return 0
-        batch = 1 if self._solo.careful else self._settings.batch_size
-        return min(batch, self._free)
-
-    @property
-    def _free(self) -> int:
-        most = self._settings.concurrency + self._slots.ahead
-        coming = len(self._claimed[0]) if self._claimed else 0
-        return min(most - self._hand.running, 2 * most - len(self._hand)) - coming
+    async def _take(self, request: ClaimRequest, kind: _Kind) -> list[Job]:
+        rules, limit = request.rules, request.limit
+        if kind.recovered:
+            return await self._leases.claim_recovered(
+                rules, limit=limit, worker=self._worker, suspects=kind.suspects
+            )
+        return await self._leases.claim(rules, limit=limit, worker=self._worker, sweep=kind.sweep)
 
     async def _wait(self, drain: bool) -> None:
         """Until a hint, a stop, the next due job or the poll; without room no hint is of use."""
-        pause = self._settings.dequeue_timeout.total_seconds()
-        if not self.listening:
-            pause = min(pause, _DEAF_POLL)
-        full = self._turns.full
+        pause = self._settings.poll_interval.total_seconds()
+        if not self._signal.listening:
+            pause = min(pause, _DEAF_POLL_SECONDS)
+        entrypoints = self._dispatcher.entrypoints
+        full = entrypoints is not None and entrypoints.full
         if not full:
             pause = await self._sooner(pause, drain)
 
         def stirred() -> bool:
-            if self.stopping or (drain and not len(self._hand)):
+            if self.stopping or (drain and not len(self._lease_set)):
                 return True
-            if self._turns.full:
-                return False
-            return full or self._hinted or self._hand.freed_limit or self._turns.reopened
+            if entrypoints is not None:
+                if entrypoints.full:
+                    return False
+                if full or entrypoints.reopened:
+                    return True
+            if self._signal.pending or self._lease_set.freed_limit:
+                return True
+            return not self._quarantine.idle and self._quarantine.ready
 
-        await self._hand.until(stirred, seconds=pause)
+        await self._lease_set.until(stirred, seconds=pause)
 
     async def _sooner(self, pause: float, drain: bool) -> float:
         """Seconds after which a claim may find something, if that is before the pause is over."""
         due = await self._next_due()
         if due is not None:
             pause = min(pause, due.total_seconds())
-        pause = min(pause, self._gate.pause)
+        pause = min(pause, self._last.pause)
+        if not self._quarantine.idle:
+            pause = min(pause, self._quarantine.pause)
         if pause > 0 and not drain:
-            pause = min(pause, await self._rest.pause())
+            pause = min(pause, await self._wakeup_policy.pause())
         return pause
 
     async def _next_due(self) -> timedelta | None:
-        if not self._gate.wants:
+        if not self._last.rules:
             return None
         try:
-            return await self._ask(self._leases.next_due(self._gate.wants))
+            return await self._ask(self._leases.next_due(self._last.rules))
         except (DatabaseError, TimeoutError):
-            # The next claim will tell, and knows how long to wait.
+            # The next claim raises it again, and knows how long to wait.
             return None
 
     async def _ask(self, question: Awaitable[T]) -> T:
-        """Put a question to the database, for whose answer a stop does not wait long."""
-        async with asyncio.timeout(_LAST_WORD if self.stopping else None) as self._question:
+        """Await a reply of the database. A stop does not wait long for it."""
+        async with asyncio.timeout(
+            _STOP_REPLY_SECONDS if self.stopping else None
+        ) as self._question:
             try:
                 return await question
             finally:
                 self._question = None
-
-    def _silence(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-
-    def _ring(self) -> None:
-        self._alarm = None
-        self.wake()

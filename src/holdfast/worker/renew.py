@@ -1,4 +1,4 @@
-"""Keeps the leases, from a thread and connection of its own; tells what was lost."""
+"""Renews the leases, from a thread and a connection of its own."""
 
 from __future__ import annotations
 
@@ -10,87 +10,151 @@ from typing import TYPE_CHECKING
 
 from holdfast.clock import monotonic
 from holdfast.errors import ConnectionFailed, DatabaseError
-from holdfast.worker.hand import TRUST
+from holdfast.repeated import RepeatedLog
+from holdfast.worker.leases import TRUST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.models import Held, WorkerInfo
+    from holdfast.models import LeaseKey
     from holdfast.ports import Store
-    from holdfast.worker.hand import Hand, Lease
-    from holdfast.worker.lag import LagWatch
+    from holdfast.worker.leases import Lease, LeaseSet
+    from holdfast.worker.loop_watchdog import Blocked, LoopWatchdog
+    from holdfast.worker.rescue import Rescue
+    from holdfast.worker.status import Reporter
+    from holdfast.worker.steps import Steps
 
 logger = logging.getLogger("holdfast.worker")
 
-_RETRY = 0.2
-_LAST_WORD = 0.3
-"""Seconds in which the thread should end when it is told to."""
+_RETRY_SECONDS = 0.2
+_THREAD_END_SECONDS = 0.3
+"""A stopping worker waits this long for the renewing thread to end."""
 
 
 class Renewer:
-    """Renews at a third of the shortest lease and never waits for the worker's event loop.
-
-    `on_lost` and `on_untrusted` are called in the worker's event loop.
-    """
+    """Renews at a third of the shortest lease and never waits for the worker's event loop."""
 
     def __init__(
         self,
-        hand: Hand,
+        lease_set: LeaseSet,
         *,
         shortest: float,
-        info: Callable[[], WorkerInfo],
-        on_lost: Callable[[Lease], None],
-        on_untrusted: Callable[[Lease], None],
+        reporter: Reporter,
+        steps: Steps,
     ) -> None:
-        self._hand = hand
+        self._lease_set = lease_set
         self._interval = shortest / 3
         # Several times in the part of a lease that is not trusted: handlers need some of it to end.
-        self._look_every = shortest * (1 - TRUST) / 3
-        self._info = info
-        self._on_lost = on_lost
-        self._on_untrusted = on_untrusted
+        self._check_seconds = shortest * (1 - TRUST) / 3
+        self._reporter = reporter
+        self._steps = steps
         self._home = asyncio.get_running_loop()
         self._closing: set[asyncio.Task[None]] = set()
-        self._locked = 0
+        self._log = RepeatedLog(logger)
+        self.rounds = 0
+        """How many renewals have succeeded."""
 
-    async def run(self, connect: Callable[[], Store]) -> None:
+    async def keep(self, connect: Callable[[], Store], home: Store | None = None) -> None:
+        """Renew until cancelled. After an unexpected error go on while the leases are trusted.
+
+        With `home`, a store of the worker's event loop, a connection is opened only while there are
+        leases: an idle worker reports through `home`.
+        """
+        # Beside the renewals, since one that hangs or fails must not put this off.
+        watching = asyncio.get_running_loop().create_task(
+            self._steps.keep("distrust", self._watch, lambda: self.rounds)
+        )
+        try:
+            await self._steps.keep(
+                "renew",
+                lambda: self.run(connect, home),
+                lambda: self.rounds,
+                vital=True,
+                longest=min(_RETRY_SECONDS, self._interval),
+                patience=3 * self._interval * TRUST,
+            )
+        finally:
+            watching.cancel()
+
+    async def run(self, connect: Callable[[], Store], home: Store | None = None) -> None:
         """Until cancelled."""
-        store = connect()
-        watching = asyncio.get_running_loop().create_task(self._watch())
+        store: Store | None = None
         try:
             while True:
                 began = monotonic()
-                renewed = await self._renew(store)
-                if renewed is None:
-                    store = self._replace(store, connect)
-                pause = self._interval if renewed else min(_RETRY, self._interval)
+                leases = self._due()
+                if store is not None and home is not None and not leases:
+                    self._close(store)
+                    store = None
+                elif store is None and (leases or home is None):
+                    store = connect()
+                renewed = await self._renew(store, home, leases)
+                if renewed is None and store is not None:
+                    self._close(store)
+                    store = None
+                pause = self._interval if renewed else min(_RETRY_SECONDS, self._interval)
                 await asyncio.sleep(max(0.0, pause - (monotonic() - began)))
         finally:
-            watching.cancel()
-            await store.close()
+            if store is not None:
+                await store.close()
 
-    async def _renew(self, store: Store) -> bool | None:
-        """Whether it was possible; None: the database did not answer in time."""
+    def _due(self) -> list[Lease]:
         # Jobs that ended well must not be run again because another blocks the event loop.
-        everything = self._hand.standing_still
-        leases = [lease for lease in self._hand.snapshot() if everything or lease.to_be_renewed]
+        everything = self._lease_set.loop_blocked
+        return [lease for lease in self._lease_set.snapshot() if everything or lease.to_be_renewed]
+
+    async def _renew(
+        self, store: Store | None, home: Store | None, leases: Sequence[Lease]
+    ) -> bool | None:
+        """Renew the leases. Return False on a database error, None on a timeout."""
         sent = monotonic()
         try:
-            # A late reply is as bad as none: the next try is due.
-            async with asyncio.timeout(max(self._interval, _RETRY)):
-                renewed = await self._renew_all(store, leases, sent)
-                await store.leases.report(self._info())
+            # The next renewal is due by then.
+            async with asyncio.timeout(max(self._interval, _RETRY_SECONDS)):
+                try:
+                    renewed = await self._renew_on(store, home, leases, sent)
+                except ConnectionFailed as error:
+                    if store is None or home is None or not error.full:
+                        raise
+                    # The server has no connection to spare, but this worker has one.
+                    renewed = await self._renew_on(None, home, leases, sent)
         except (DatabaseError, TimeoutError) as error:
             reason = str(error) or "no answer in time"
-            logger.warning("%d leases could not be renewed: %s", len(leases), reason)
+            self._log.warning("%d leases could not be renewed: %s", len(leases), reason)
             return None if isinstance(error, TimeoutError) else False
         return renewed
 
+    async def _renew_on(
+        self, store: Store | None, home: Store | None, leases: Sequence[Lease], sent: float
+    ) -> bool:
+        """Renew and report through `store`, or through the worker's event loop without one."""
+
+        async def renew(through: Store) -> bool:
+            renewed = await self._renew_all(through, leases, sent)
+            self.rounds += 1
+            await self._report(through)
+            return renewed
+
+        if store is not None:
+            return await renew(store)
+        assert home is not None  # noqa: S101 - without it there is always a store
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(renew(home), self._home))
+
+    async def _report(self, store: Store) -> None:
+        """Report that this worker is alive. The leases do not depend on it."""
+        try:
+            if store.reports is not None:
+                await store.reports.report(self._reporter.report())
+        except DatabaseError:
+            raise
+        except Exception as error:
+            self._steps.failed("heartbeat", error)
+
     async def _renew_all(self, store: Store, leases: Sequence[Lease], sent: float) -> bool:
-        """Whether all could be: what one table refuses must not cost the leases on another."""
+        """Return whether all were renewed. An error on one table does not keep the others back."""
         by_queue: dict[str, list[Lease]] = defaultdict(list)
         for lease in leases:
-            by_queue[lease.held.queue].append(lease)
+            by_queue[lease.key.queue].append(lease)
         locked = 0
         failure: DatabaseError | None = None
         for some in by_queue.values():
@@ -100,63 +164,67 @@ class Renewer:
                 raise
             except DatabaseError as error:
                 failure = error
-        self._tell_locked(locked)
+        if locked:
+            self._log.warning(
+                "%d leases cannot be renewed while other transactions lock their rows", locked
+            )
         if failure is not None:
             raise failure
         return not locked
 
     async def _renew_some(self, store: Store, leases: Sequence[Lease], sent: float) -> int:
-        """How many rows somebody else has locked: those leases are neither renewed nor lost."""
-        held = [lease.held for lease in leases]
-        locked: set[Held] = set()
+        """Return how many rows other transactions have locked. Their leases are not lost."""
+        held = [lease.key for lease in leases]
+        locked: set[LeaseKey] = set()
         try:
             owned = await store.leases.renew(held)
         except DatabaseError as error:
             if not error.locked or not (locked := await store.leases.locked(held)):
                 raise
             owned = await store.leases.renew([each for each in held if each not in locked])
+        self._lease_set.contact.made()
         for lease in leases:
-            if lease.held in owned:
+            if lease.key in owned:
                 lease.renewed(sent)
-            elif lease.held not in locked:
-                self._home.call_soon_threadsafe(self._on_lost, lease)
+            elif lease.key not in locked:
+                self._home.call_soon_threadsafe(self._lease_set.lose, lease)
         return len(locked)
 
-    def _tell_locked(self, count: int) -> None:
-        """Once, and not at every try."""
-        if count and not self._locked:
-            logger.warning(
-                "%d leases wait to be renewed for transactions that have locked their rows", count
-            )
-        self._locked = count
-
     async def _watch(self) -> None:
-        """Beside the renewals, since one that hangs must not put this off."""
+        """Stop the handlers of leases that are trusted no longer."""
         while True:
             self._distrust()
-            await asyncio.sleep(self._look_every)
+            await asyncio.sleep(self._check_seconds)
 
     def _distrust(self) -> None:
-        for lease in self._hand.snapshot():
-            # Once: a handler that is cleaning up is not to be interrupted again and again.
+        for lease in self._lease_set.snapshot():
+            # Only once: a handler that is cleaning up must not be interrupted again.
             if not lease.trusted and not lease.cancellation.cancel_called:
-                self._home.call_soon_threadsafe(self._on_untrusted, lease)
+                self._home.call_soon_threadsafe(self._lease_set.distrust, lease)
 
-    def _replace(self, store: Store, connect: Callable[[], Store]) -> Store:
-        """A silent connection may stay silent for ever, and takes its time to close."""
+    def _close(self, store: Store) -> None:
+        """Close without waiting: a connection that timed out may take long to close."""
         closing = asyncio.get_running_loop().create_task(store.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
-        return connect()
 
 
 class RenewingThread:
     """Runs a Renewer where a handler that blocks the event loop cannot starve it."""
 
-    def __init__(self, renewer: Renewer, store: Store, lag: LagWatch) -> None:
+    def __init__(
+        self,
+        renewer: Renewer,
+        store: Store,
+        watchdog: LoopWatchdog,
+        steps: Steps,
+        rescue: Rescue,
+    ) -> None:
         self._renewer = renewer
         self._store = store
-        self._lag = lag
+        self._watchdog = watchdog
+        self._steps = steps
+        self._rescue = rescue
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
@@ -171,7 +239,7 @@ class RenewingThread:
             await asyncio.shield(self._ended)
         finally:
             self._stop()
-            await asyncio.wait([self._ended], timeout=_LAST_WORD)
+            await asyncio.wait([self._ended], timeout=_THREAD_END_SECONDS)
 
     def _stop(self) -> None:
         self._stopping = True
@@ -187,11 +255,11 @@ class RenewingThread:
         try:
             asyncio.run(self._renew())
         except BaseException as error:
-            self._tell(error)
+            self._end(error)
         else:
-            self._tell(None)
+            self._end(None)
 
-    def _tell(self, error: BaseException | None) -> None:
+    def _end(self, error: BaseException | None) -> None:
         def end() -> None:
             if self._ended.done():
                 return
@@ -209,10 +277,39 @@ class RenewingThread:
     async def _renew(self) -> None:
         self._task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
         if self._stopping:
-            # Told so before there was a task to cancel.
+            # The stop came before there was a task to cancel.
             return
-        watching = self._loop.create_task(self._lag.run())
+        while True:
+            blocked = await self._renew_until_blocked()
+            store = self._connect()
+            try:
+                await self._rescue.give_up(store, blocked)
+                await self._watchdog.until_answered()
+            finally:
+                await store.close()
+
+    def _connect(self) -> Store:
+        return self._store.fork("renew")
+
+    async def _renew_until_blocked(self) -> Blocked:
+        loop = asyncio.get_running_loop()
+        watching = loop.create_task(self._watch())
+        renewing = loop.create_task(self._renewer.keep(self._connect, self._store))
         try:
-            await self._renewer.run(lambda: self._store.fork("renew"))
+            await asyncio.wait((watching, renewing), return_when=asyncio.FIRST_COMPLETED)
         finally:
             watching.cancel()
+            renewing.cancel()
+            await asyncio.wait((watching, renewing))
+        if not renewing.cancelled():
+            renewing.result()
+        return watching.result()
+
+    async def _watch(self) -> Blocked:
+        found: list[Blocked] = []
+
+        async def watch() -> None:
+            found.append(await self._watchdog.run())
+
+        await self._steps.keep("watchdog", watch, lambda: len(found))
+        return found[0]

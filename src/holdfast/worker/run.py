@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import monotonic
@@ -18,12 +19,15 @@ from holdfast.models import (
     Succeeded,
 )
 from holdfast.retry import outcome_of
-from holdfast.worker.gate import judge
+from holdfast.worker.breaker_gate import judge
+from holdfast.worker.handler_transaction import HandlerTransactions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, MutableMapping
 
-    from holdfast.worker.hand import Lease
+    from holdfast.ports import Leases
+    from holdfast.worker.leases import Lease
+    from holdfast.worker.progress import ProgressWriter
 
 _SUCCEEDED = Succeeded()
 _STOPPED: Mapping[str, Outcome] = {
@@ -35,30 +39,47 @@ _STOPPED: Mapping[str, Outcome] = {
 }
 
 
-async def run(resources: Mapping[Any, Any], lease: Lease) -> Outcome:
-    """Run the handler of a lease, unless it was stopped before or is too old to be trusted."""
+async def run(
+    resources: MutableMapping[Any, Any], lease: Lease, leases: Leases, progress: ProgressWriter
+) -> Outcome:
+    """Run the handler of a lease, unless it was stopped before or is too old to be trusted.
+
+    Its own transaction, if it begins one, ends the job through `leases`.
+    """
+    # Before the look at the reason: see worker/rescue.py.
+    began = lease.began = monotonic()
     if lease.cancellation.reason is not None:
         return _STOPPED[lease.cancellation.reason]
-    began = monotonic()
     if began >= lease.trusted_until:
         return _STOPPED[UNTRUSTED]
-    lease.began = began
-    context = Context(lease.job, resources, lease.cancellation)
+    context = Context(lease.job, resources, lease.cancellation, partial(progress.note, lease.key))
+    transactions = context.transactions = HandlerTransactions(leases, lease)
     try:
         await lease.entrypoint.executor.execute(lease.job, context)
     except BaseException as error:  # SystemExit and the like must not end the worker
-        return _outcome(lease, error)
+        if context.uncommitted is not None and context.settled is None:
+            await context.uncommitted.discard()
+        return context.settled or _outcome(lease, error)
     finally:
+        transactions.over = True
         lease.seconds_run = monotonic() - began
+    if context.settled is not None:
+        lease.verdict = True if lease.committed else None
+        return context.settled
+    if lease.cancellation.cancelled_caught and (stopped := _stopped(lease)):
+        return stopped
     lease.verdict = True
-    return _SUCCEEDED
+    return _SUCCEEDED if context.result is None else Succeeded(context.result)
+
+
+def _stopped(lease: Lease) -> Outcome | None:
+    reason = lease.cancellation.reason
+    return _STOPPED.get(reason) if reason else None
 
 
 def _outcome(lease: Lease, error: BaseException) -> Outcome:
     """A handler that was told to stop has not failed, whatever it raised on the way out."""
-    reason = lease.cancellation.reason
-    stopped = _STOPPED.get(reason) if reason else None
-    if stopped is not None:
+    if stopped := _stopped(lease):
         return stopped
     if lease.permit is not None:
         lease.verdict = judge(error, lease.permit.policy)

@@ -1,4 +1,4 @@
-"""Outcome -> verb, written in batches by the holder of the token."""
+"""Settles jobs: outcomes are written in batches by the holder of the token, then published."""
 
 from __future__ import annotations
 
@@ -6,82 +6,31 @@ import asyncio
 import logging
 from collections import defaultdict, deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 from holdfast.clock import monotonic
 from holdfast.errors import ConnectionFailed, ConnectionLost, DatabaseError
-from holdfast.events import Lost, Observers, Retired, Settled
-from holdfast.lifecycle import RETIRE_LAST_RETRY, TRANSITIONS, Transition, Verb
-from holdfast.models import (
-    Abandoned,
-    Change,
-    Failed,
-    Held,
-    Outcome,
-    Parked,
-    Released,
-    Retried,
-    Succeeded,
-)
+from holdfast.models import SHUTDOWN, Failed, Held, Outcome, Released, Succeeded
+from holdfast.repeated import RepeatedLog
 from holdfast.worker.backoff import Backoff
-from holdfast.worker.hand import Hand, Lease
+from holdfast.worker.write import UNSTORED, Ending, OutcomeWriter, Written, committed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-    from datetime import timedelta
+    from collections.abc import Sequence
 
     from holdfast.ports import Leases
-    from holdfast.worker.gate import Gate
+    from holdfast.worker.breaker_gate import BreakerGate
+    from holdfast.worker.leases import Lease, LeaseSet
+    from holdfast.worker.publish import Publisher
 
 logger = logging.getLogger("holdfast.worker")
 
 _BATCH = 1000
-_AGAIN = 0.5
+_LOCKED_RETRY_SECONDS = 0.5
+"""Outcomes whose rows are locked are tried again this often."""
+
 _MANY_CLAIMS = 16
-"""Ended ones; fewer are forgotten when there is nothing else to be written."""
-
-_RETRY = TRANSITIONS[Verb.RETRY]
-_ASKED_BY: dict[type[Outcome], Transition] = {
-    Succeeded: TRANSITIONS[Verb.COMPLETE],
-    Retried: _RETRY,
-    Failed: TRANSITIONS[Verb.FAIL],
-    Parked: TRANSITIONS[Verb.HOLD],
-    Released: TRANSITIONS[Verb.RELEASE],
-}
-"""The transition an outcome asks for. Of an abandoned job there is nothing to write."""
-
-_PASSING = ("40", "53", "55", "57", "58")
-"""SQLSTATE classes of a server that is in trouble: conflicts, resources, locks, stops, disks."""
-
-_UNSTORED = "outcome could not be stored"
-
-Ending = tuple[Lease, Outcome]
-
-
-def _change_of(ending: Ending) -> Change:
-    """What is to be written of an outcome."""
-    lease, outcome = ending
-    match outcome:
-        case Succeeded():
-            return Change(lease.held)
-        case Retried(delay, error, traceback, reason):
-            cap = lease.entrypoint.max_attempts
-            return Change(lease.held, delay, error, reason, traceback, cap)
-        case Failed(error, traceback):
-            return Change(lease.held, error=error, traceback=traceback)
-        case Parked(error, traceback, reason):
-            return Change(lease.held, error=error, reason=reason, traceback=traceback)
-        case Released(reason) | Abandoned(reason):
-            return Change(lease.held, reason=reason)
-        case _:
-            assert_never(outcome)
-
-
-def _passes(error: DatabaseError) -> bool:
-    """Whether the same statement may go through later."""
-    if isinstance(error, (ConnectionFailed, ConnectionLost)):
-        return True
-    return (error.sqlstate or "").startswith(_PASSING)
+"""The bookkeeping of fewer ended claims is deleted when there is nothing else to be written."""
 
 
 class Settler:
@@ -90,83 +39,135 @@ class Settler:
     def __init__(
         self,
         leases: Leases,
-        hand: Hand,
-        gate: Gate,
-        observers: Observers,
-        *,
-        worker: str,
-        on_put_off: Callable[[timedelta], None],
+        lease_set: LeaseSet,
+        gate: BreakerGate | None,
+        publisher: Publisher,
     ) -> None:
         self._leases = leases
-        self._hand = hand
+        self._lease_set = lease_set
         self._gate = gate
-        self._observers = observers
-        self._worker = worker
-        self._on_put_off = on_put_off
+        self._writer = OutcomeWriter(leases)
+        self._publisher = publisher
         self._pending: deque[Ending] = deque()
-        self._aside: list[Ending] = []
-        """Outcomes of rows that somebody else has locked, and when they are tried again."""
-        self._again_at = 0.0
-        self._warned = False
+        self._locked: list[Ending] = []
+        """Outcomes of rows that other transactions have locked."""
+        self._retry_locked_at = 0.0
+        self._log = RepeatedLog(logger)
         self._wake = asyncio.Event()
         self._in_doubt = False
+        """A connection was lost, so outcomes may have been written without a reply."""
+        self._writing: list[Ending] = []
+        """The batch that is on its way."""
+        self._one_by_one = 0
+        """Endings to be written alone, because a batch with them raised an unexpected error."""
+        self._suspect: Lease | None = None
+        """The last lease whose outcome alone raised one."""
+        self.rounds = 0
+        """How many statements have written outcomes."""
 
     def put(self, lease: Lease, outcome: Outcome) -> None:
+        """Have an outcome written with the next batch."""
         lease.settle_by = monotonic() + lease.seconds
         self._pending.append((lease, outcome))
         self._wake.set()
 
+    @property
+    def endings(self) -> list[Ending]:
+        """Everything that is to be written. Another thread may ask while the loop is blocked."""
+        return [*self._writing, *self._pending, *self._locked]
+
     async def run(self) -> None:
         """Until cancelled. A write that finds no database waits for it, and goes first then."""
         backoff = Backoff()
+        if self._pending:
+            # After an unexpected error the rest of its batch is waiting.
+            self._wake.set()
         while True:
             await self._woken()
             while batch := self._next():
-                self._hand.writing(batch[0][0])
-                try:
-                    await self._write(batch)
-                    self._in_doubt = False
-                    self._warned = bool(self._aside)
-                    backoff.reset()
-                    self._hand.written(failed=False)
-                except DatabaseError as error:
-                    self._in_doubt = self._in_doubt or isinstance(error, ConnectionLost)
-                    self._pending.extendleft(reversed(self._unwritten(batch)))
-                    self._hand.written(failed=True)
-                    pause = backoff.pause(f"outcomes of {len(batch)} jobs wait", error)
+                pause = await self._try(batch, backoff)
+                if pause:
                     await asyncio.sleep(pause)
-                await self._gate.tell()
+                if self._gate is not None and self._lease_set.unreported:
+                    await self._gate.report()
+
+    async def _try(self, batch: list[Ending], backoff: Backoff) -> float:
+        """Write a batch. Return the seconds to wait before the next one."""
+        self._writing = batch
+        self._lease_set.writing(batch[0][0])
+        failed, pause = True, 0.0
+        try:
+            await self._write(batch)
+            failed = self._in_doubt = False
+            backoff.reset()
+        except DatabaseError as error:
+            self._in_doubt = self._in_doubt or isinstance(error, ConnectionLost)
+            pause = backoff.pause(f"outcomes of {len(batch)} jobs wait", error)
+        except Exception:
+            self._isolate(batch)
+            raise
+        finally:
+            self._writing = []
+            unwritten = self._unwritten(batch) if failed else []
+            self._pending.extendleft(reversed(unwritten))
+            # With nothing left to be written no later success would take the failure back.
+            self._lease_set.written(failed=bool(unwritten))
+        return pause
+
+    def _isolate(self, batch: list[Ending]) -> None:
+        """After an unexpected error: write each alone, and hold the job that raises it twice."""
+        if len(batch) > 1:
+            self._one_by_one = len(batch)
+            return
+        [(lease, outcome)] = batch
+        if lease is self._suspect and not isinstance(outcome, Released):
+            batch[0] = lease, Held(UNSTORED, None, UNSTORED)
+        self._suspect = lease
+
+    async def flush(self) -> None:
+        """Write what is left, once, after `run` has ended."""
+        self._pending = deque(map(_spared, self._pending))
+        while batch := self._next():
+            await self._write(batch)
 
     async def _woken(self) -> None:
-        """Until an outcome comes, or those that were set aside are due."""
-        pause = max(0.0, self._again_at - monotonic()) if self._aside else None
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await self._wake.wait()
+        """Until an outcome comes, or those of locked rows are due."""
+        if not self._locked:
+            await self._wake.wait()
+        else:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, self._retry_locked_at - monotonic())):
+                    await self._wake.wait()
         self._wake.clear()
 
     def _next(self) -> list[Ending]:
-        if self._aside and monotonic() >= self._again_at:
-            self._pending.extend(self._aside)
-            self._aside.clear()
-        return [self._pending.popleft() for _ in range(min(_BATCH, len(self._pending)))]
+        if self._locked and monotonic() >= self._retry_locked_at:
+            self._pending.extend(self._locked)
+            self._locked.clear()
+        size = _BATCH
+        if self._one_by_one:
+            self._one_by_one -= 1
+            size = 1
+        return [self._pending.popleft() for _ in range(min(size, len(self._pending)))]
 
     def _unwritten(self, batch: Sequence[Ending]) -> list[Ending]:
-        aside = {lease for lease, _ in self._aside}
-        return [end for end in batch if end[0] in self._hand and end[0] not in aside]
+        locked = {lease for lease, _ in self._locked}
+        return [end for end in batch if end[0] in self._lease_set and end[0] not in locked]
 
     async def _write(self, batch: Sequence[Ending]) -> None:
         # One table at a time: what went through there must not be sent again for trouble elsewhere.
-        by_statement: dict[tuple[type[Outcome], str], list[Ending]] = defaultdict(list)
+        by_statement: dict[tuple[type[Outcome], str, bool], list[Ending]] = defaultdict(list)
         for ending in batch:
-            by_statement[type(ending[1]), ending[0].held.queue].append(ending)
+            lease, outcome = ending
+            stores = isinstance(outcome, Succeeded) and outcome.result is not None
+            if lease.committed:
+                self._publish(committed(ending))
+            else:
+                by_statement[type(outcome), lease.key.queue, stores].append(ending)
         failure: DatabaseError | None = None
-        for (kind, _), endings in by_statement.items():
-            if kind not in _ASKED_BY:
-                self._lost(endings)
-                continue
+        for (kind, _, _), endings in by_statement.items():
             try:
-                await self._change(_ASKED_BY[kind], endings)
+                await self._settle(kind, endings)
             except ConnectionFailed:
                 raise
             except DatabaseError as error:
@@ -174,114 +175,41 @@ class Settler:
                 failure = error
         if failure is not None:
             raise failure
-        await self._forget()
+        await self._delete_ended_claims()
 
-    async def _forget(self) -> None:
-        ended = list(self._hand.ended_claims)
-        if self._pending and len(ended) < _MANY_CLAIMS:
+    async def _settle(self, kind: type[Outcome], endings: Sequence[Ending]) -> None:
+        """Write outcomes of one kind, and publish what became of them."""
+        async for written in self._writer.write(kind, endings):
+            if written.locked:
+                self._set_aside(written.locked)
+            self._publish(written)
+
+    def _publish(self, written: Written) -> None:
+        self.rounds += bool(written.moved)
+        self._publisher.publish(written, in_doubt=self._in_doubt)
+
+    def _set_aside(self, locked: Sequence[Ending]) -> None:
+        """A row that is locked must not keep the others from being written."""
+        self._log.warning("%d outcomes wait for transactions that lock their rows", len(locked))
+        self._locked += locked
+        self._retry_locked_at = monotonic() + _LOCKED_RETRY_SECONDS
+
+    async def _delete_ended_claims(self) -> None:
+        ended = list(self._lease_set.ended_claims)
+        if not ended or (self._pending and len(ended) < _MANY_CLAIMS):
             return
         try:
-            await self._leases.forget(ended)
+            await self._leases.delete_claims(ended)
         except DatabaseError:
             logger.debug("%d ended claims are left to the sweep", len(ended))
-        # Only now: had this been cancelled, the worker's farewell would see to them.
-        del self._hand.ended_claims[: len(ended)]
+        # Only now: had this been cancelled, the end of the worker would see to them.
+        del self._lease_set.ended_claims[: len(ended)]
 
-    async def _change(self, transition: Transition, endings: Sequence[Ending]) -> None:
-        try:
-            moved = await self._move(transition, [_change_of(ending) for ending in endings])
-        except DatabaseError as error:
-            if error.locked:
-                await self._change_unlocked(transition, endings, error)
-            elif _passes(error):
-                raise
-            else:
-                await self._change_one_by_one(transition, endings, error)
-            return
-        if len(moved) == len(endings):
-            self._settled(endings)
-            return
-        found = set(moved)
-        self._settled([ending for ending in endings if ending[0].held in found])
-        self._lost([ending for ending in endings if ending[0].held not in found])
 
-    async def _change_unlocked(
-        self, transition: Transition, endings: Sequence[Ending], error: DatabaseError
-    ) -> None:
-        """A row that somebody else has locked must not keep the others from being written."""
-        locked = await self._leases.locked([lease.held for lease, _ in endings])
-        if not locked:
-            # It was the table, or the row is free by now.
-            raise error
-        if not self._warned:
-            self._warned = True
-            logger.warning(
-                "%d outcomes wait for transactions that have locked their rows", len(locked)
-            )
-        self._aside += [ending for ending in endings if ending[0].held in locked]
-        self._again_at = monotonic() + _AGAIN
-        free = [ending for ending in endings if ending[0].held not in locked]
-        if free:
-            await self._change(transition, free)
-
-    async def _move(self, transition: Transition, changes: Sequence[Change]) -> list[Held]:
-        moved = await self._leases.change(transition, changes)
-        if transition is _RETRY and len(moved) < len(changes):
-            found = set(moved)
-            rest = [change for change in changes if change.held not in found]
-            retired = await self._leases.change(RETIRE_LAST_RETRY, rest)
-            self._retired(retired)
-            return moved + retired
-        return moved
-
-    async def _change_one_by_one(
-        self, transition: Transition, endings: Sequence[Ending], error: DatabaseError
-    ) -> None:
-        """One outcome that the database refuses must not keep the others from being written."""
-        if len(endings) > 1:
-            for one in endings:
-                await self._change(transition, [one])
-            return
-        [ending] = endings
-        job_id = ending[0].job.id
-        logger.error("the outcome of job %s was refused: %s", job_id, error)
-        bare = _change_of(ending)._replace(error=_UNSTORED, reason=_UNSTORED, traceback=None)
-        try:
-            moved = await self._move(transition, [bare])
-        except DatabaseError as again:
-            if _passes(again):
-                raise
-            # Whoever recovers the job may have better luck; renewing it would hide it for ever.
-            logger.exception("job %s is left to its lease", job_id)
-            self._lost([ending], lapses=True)
-        else:
-            (self._settled if moved else self._lost)([ending])
-
-    def _settled(self, endings: Sequence[Ending]) -> None:
-        self._hand.drop(lease for lease, _ in endings)
-        for _, outcome in endings:
-            if isinstance(outcome, Retried):
-                self._on_put_off(outcome.delay)
-        if endings and self._observers:
-            runs = [(lease.job, outcome, lease.seconds_run) for lease, outcome in endings]
-            self._observers.notify(Settled(self._worker, runs))
-
-    def _retired(self, leases: Collection[Held]) -> None:
-        if leases and self._observers:
-            ids = [lease.id for lease in leases]
-            self._observers.notify(Retired(self._worker, ids, RETIRE_LAST_RETRY.reason or ""))
-
-    def _lost(self, endings: Sequence[Ending], *, lapses: bool = False) -> None:
-        for lease, outcome in endings:
-            lease.verdict = None
-            self._hand.drop([lease], lapse=lapses)
-            if self._in_doubt:
-                logger.info("job %s was settled already, or its lease is lost", lease.job.id)
-            else:
-                logger.info(
-                    "job %s: lease lost, %s changed nothing",
-                    lease.job.id,
-                    type(outcome).__name__.lower(),
-                )
-            if self._observers:
-                self._observers.notify(Lost(self._worker, lease.job, outcome))
+def _spared(ending: Ending) -> Ending:
+    """A handler that was cancelled with the whole event loop has not failed."""
+    lease, outcome = ending
+    record = outcome.traceback if isinstance(outcome, (Failed, Held)) else None
+    if record is not None and record.exception_type == asyncio.CancelledError.__name__:
+        return lease, Released(SHUTDOWN)
+    return ending

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-class _Ears:
-    """Of one event loop: it has room for one handler of a signal, but may have several workers."""
+class _SignalHandlers:
+    """Handlers of one event loop, which may have several workers but one handler of a signal."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -34,7 +34,7 @@ class _Ears:
         for number in (signal.SIGTERM, signal.SIGINT):
             try:
                 before = signal.getsignal(number)
-                self._loop.add_signal_handler(number, self._hear)
+                self._loop.add_signal_handler(number, self._receive)
             except (NotImplementedError, ValueError, RuntimeError):
                 continue
             self._before[number] = before
@@ -45,17 +45,17 @@ class _Ears:
             signal.signal(number, before)
         self._before.clear()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         for stop in list(self._stops):
             stop()
 
 
-_ears: WeakKeyDictionary[asyncio.AbstractEventLoop, _Ears] = WeakKeyDictionary()
+_handlers: WeakKeyDictionary[asyncio.AbstractEventLoop, _SignalHandlers] = WeakKeyDictionary()
 
 
 @contextmanager
-def heeding(shutdown: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
-    """Set the events on signals, where signals can be had: in the main thread."""
+def stop_on_signals(shutdown: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
+    """Set the events on SIGTERM and SIGINT. Only the main thread can receive signals."""
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
@@ -63,9 +63,9 @@ def heeding(shutdown: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
             hurry.set()
         shutdown.set()
 
-    ears = _ears.get(loop) or _ears.setdefault(loop, _Ears(loop))
-    ears.add(stop)
+    handlers = _handlers.get(loop) or _handlers.setdefault(loop, _SignalHandlers(loop))
+    handlers.add(stop)
     try:
         yield
     finally:
-        ears.remove(stop)
+        handlers.remove(stop)

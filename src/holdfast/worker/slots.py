@@ -1,110 +1,100 @@
-"""Lets no more handlers run than there are slots, and says how many jobs to hold beyond them.
+"""Slots of a worker or of one entrypoint, and how many jobs to hold beyond them.
 
-Where jobs are over sooner than a claim, a slot would stand empty until the next one is answered. So
-a worker claims ahead what will find a slot meanwhile, going by how many jobs ended during its last
-claim: where they take long, that is none. A job that still finds no slot is handed back soon, for
+Where jobs end sooner than a claim, a slot would be empty until the next claim is answered. So a
+worker claims ahead what will find a slot meanwhile, by how many jobs ended during its last claim.
+Where jobs take long, that is none. A job that waits too long for a slot is released, because
 another worker may have one.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from holdfast.clock import monotonic
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from holdfast.settings import WorkerSettings
-    from holdfast.worker.hand import Lease
+    from holdfast.worker.leases import Lease
 
-_CLAIMS = 2
-"""What ends during the claim that is on its way, and during the one that is sent after it."""
+_CLAIMS_AHEAD = 2
+"""Jobs that end during the claim that is on its way, and during the one that is sent after it."""
 
-_MEMORY = 0.9
-"""What is left of the largest number after each claim: jobs begin together, and so they end."""
-
-_PATIENCE = 0.25
-"""Seconds that a job waits for a slot."""
+_DECAY = 0.9
+"""The largest number of ended jobs falls to this part with each claim. Jobs that begin together end
+together, so one claim during which none ended says little."""
 
 
 class Slots:
-    """Of one worker, or of one entrypoint of it."""
+    """Counts free slots and keeps the leases that wait for one, in their order."""
 
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        start: Callable[[Sequence[Lease]], None],
-        hand_back: Callable[[Sequence[Lease]], None],
-    ) -> None:
-        self._start = start
-        self._hand_back = hand_back
-        self._free = settings.concurrency
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._free = self._most = settings.concurrency
         # With slots for two batches a claim finds room while the jobs of the one before run.
         self._most_ahead = max(0, 2 * settings.batch_size - settings.concurrency)
         self._waiting: deque[tuple[Lease, float]] = deque()
-        self._alarm: asyncio.TimerHandle | None = None
         self._ended = 0.0
         self.ahead = 0
         """How many jobs to hold beyond the slots."""
 
     def __len__(self) -> int:
-        """How many jobs wait for one."""
+        """Return how many leases wait for a slot."""
         return len(self._waiting)
 
     @property
     def room(self) -> int:
-        """How many more jobs there may be for them; below zero when there are too many."""
+        """How many more leases may be claimed for these slots; negative when there are too many."""
         return self._free + self.ahead - len(self._waiting)
 
+    @property
+    def waiting(self) -> list[Lease]:
+        return [lease for lease, _ in self._waiting]
+
     def expect(self, ended: int) -> None:
-        """So many jobs ended during a claim, and will during the next."""
-        self._ended = max(ended, self._ended * _MEMORY)
-        self.ahead = min(int(_CLAIMS * self._ended), self._most_ahead)
+        """Claim ahead for as many jobs as ended during the last claim."""
+        self._ended = max(ended, self._ended * _DECAY)
+        self.ahead = min(int(_CLAIMS_AHEAD * self._ended), self._most_ahead)
 
     def expect_none(self) -> None:
-        """No more are waiting, or they must not be claimed before others have ended."""
+        """Claim nothing ahead: no more jobs are queued, or others must end first."""
         self._ended, self.ahead = 0.0, 0
 
-    def begin(self, leases: Sequence[Lease]) -> None:
-        """Start them now, or as slots become free; who waits has come before them."""
+    def add(self, leases: Sequence[Lease], until: float) -> Sequence[Lease]:
+        """Return the leases that have a slot now. The others wait, behind those before them."""
         now = 0 if self._waiting else min(self._free, len(leases))
         self._free -= now
-        if waiting := leases[now:]:
-            until = monotonic() + _PATIENCE
-            self._waiting.extend((lease, until) for lease in waiting)
-            self._watch()
-        self._start(leases[:now])
+        if now == len(leases):
+            return leases
+        self._waiting.extend((lease, until) for lease in leases[now:])
+        return leases[:now]
 
-    def ended(self) -> None:
-        """A slot is free for the next."""
+    def leave(self) -> Lease | None:
+        """Free a slot. Return the lease that takes it at once, if one waits."""
         if self._waiting:
-            self._start([self._waiting.popleft()[0]])
-        else:
-            self._free += 1
+            return self._waiting.popleft()[0]
+        self._free += 1
+        return None
 
-    def take_waiting(self) -> list[Lease]:
-        """What has not started, to be handed back."""
-        waiting = [lease for lease, _ in self._waiting]
-        self._waiting.clear()
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        return waiting
+    @property
+    def late_at(self) -> float | None:
+        """When the first lease that waits will have waited too long."""
+        return self._waiting[0][1] if self._waiting else None
 
-    def _watch(self) -> None:
-        if self._alarm is None and self._waiting:
-            loop = asyncio.get_running_loop()
-            self._alarm = loop.call_later(self._waiting[0][1] - monotonic(), self._lose_patience)
-
-    def _lose_patience(self) -> None:
-        self._alarm = None
-        now, late = monotonic(), []
+    def take_late(self, now: float) -> list[Lease]:
+        """Take the leases that have waited too long, and claim nothing ahead from now on."""
+        late = []
         while self._waiting and self._waiting[0][1] <= now:
             late.append(self._waiting.popleft()[0])
         if late:
             self.expect_none()
-            self._hand_back(late)
-        self._watch()
+        return late
+
+    def take_waiting(self) -> list[Lease]:
+        """Take all leases that wait for a slot."""
+        waiting = self.waiting
+        self._waiting.clear()
+        return waiting
+
+    def recount(self, busy: int) -> None:
+        """Correct the number of free slots."""
+        self._free = self._most - busy

@@ -1,10 +1,11 @@
-"""Takes back the jobs of dead workers, and keeps house. Runs in every worker."""
+"""Recovers the jobs of dead workers, and does the upkeep of the store. Runs in every worker."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from holdfast.errors import DatabaseError
@@ -14,71 +15,100 @@ from holdfast.lifecycle import RETIRE_STALE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.models import Recovery, Want
+    from holdfast.models import ClaimRule, Recovery
     from holdfast.ports import Leases
     from holdfast.settings import WorkerSettings
-    from holdfast.worker.hand import Hand
+    from holdfast.worker.dispatcher import Dispatcher
+    from holdfast.worker.leases import LeaseSet
+    from holdfast.worker.quarantine import Quarantine
 
 logger = logging.getLogger("holdfast.worker")
 
-_BATCH = 1000
-_TIDY_EVERY = 1.0
-_WORTH_TIDYING = 10_000
-"""Jobs; who has ended fewer does not even ask."""
+_RECOVER_BATCH = 1000
+_CLEAN_UP_SECONDS = 1.0
+_CLEAN_UP_JOBS = 10_000
+"""A worker that has ended fewer jobs since the last time does not ask the server."""
 
 
 class Sweeper:
-    """Looks for stale leases at every interval, jittered so that a fleet does not march in step."""
+    """Looks for stale leases at every interval, jittered so that a fleet spreads its sweeps."""
 
     def __init__(
         self,
         leases: Leases,
-        wants: Sequence[Want],
+        rules: Sequence[ClaimRule],
         settings: WorkerSettings,
+        lease_set: LeaseSet,
         observers: Observers,
         worker: str,
+        quarantine: Quarantine,
     ) -> None:
         self._leases = leases
-        self._wants = wants
+        self._rules = rules
+        self._quarantine = quarantine
         self._settings = settings
+        self._lease_set = lease_set
         self._observers = observers
         self._worker = worker
+        self.rounds = 0
 
     async def run(self) -> None:
         """Until cancelled."""
         interval = self._settings.sweep_interval.total_seconds()
+        lease = self._settings.heartbeat_timeout.total_seconds()
         while True:
             await _jittered(interval)
+            # After an outage this worker's own outcomes go first.
+            await self._lease_set.until(lambda: not self._lease_set.blocked, seconds=lease)
             try:
                 await self.sweep()
+                self._quarantine.expect(await self._leases.recovered_waiting(self._rules))
             except DatabaseError as error:
                 logger.debug("the sweep waits for the database: %s", error)
+            self.rounds += 1
 
     async def sweep(self) -> None:
         """Recover until there is nothing left to recover."""
         while True:
-            recovery = await self._leases.recover(self._wants, limit=_BATCH)
-            self._tell(recovery)
-            if len(recovery.recovered) + len(recovery.retired) < _BATCH:
+            contact = self._lease_set.contact.seconds
+            recovery = await self._leases.recover(
+                self._rules,
+                limit=_RECOVER_BATCH,
+                held=[lease.key for lease in self._lease_set.snapshot()],
+                contact=None if contact is None else timedelta(seconds=contact),
+                lived=timedelta(seconds=self._lease_set.contact.age),
+            )
+            self._lease_set.contact.made()
+            self._publish(recovery)
+            if len(recovery.recovered) + len(recovery.retired) < _RECOVER_BATCH:
                 return
 
-    def _tell(self, recovery: Recovery) -> None:
+    def _publish(self, recovery: Recovery) -> None:
+        if recovery.excused:
+            logger.warning(
+                "recovered %d jobs whose leases expired during a database outage; "
+                "no recovery is counted for them",
+                len(recovery.excused),
+            )
+        if dead := len(recovery.recovered) - len(recovery.excused):
+            logger.warning("recovered %d jobs of dead workers", dead)
         if recovery.recovered:
-            logger.warning("recovered %d jobs of dead workers", len(recovery.recovered))
-            self._observers.notify(Recovered(self._worker, recovery.recovered))
+            self._observers.notify(
+                Recovered(self._worker, recovery.recovered, recovery.recovered_by_queue)
+            )
         if recovery.retired:
             logger.error("held as crash loops: jobs %s", list(recovery.retired))
-            self._observers.notify(
-                Retired(self._worker, recovery.retired, RETIRE_STALE.reason or "")
-            )
+            reason, queues = RETIRE_STALE.reason or "", recovery.retired_by_queue
+            self._observers.notify(Retired(self._worker, recovery.retired, reason, queues))
 
 
 class Housekeeper:
-    """Does what the store wants done now and then, however long that takes."""
+    """Runs the periodic upkeep of the store, however long that takes."""
 
     def __init__(self, leases: Leases, settings: WorkerSettings) -> None:
         self._leases = leases
         self._interval = settings.statistics_interval.total_seconds()
+        self.rounds = 0
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -88,27 +118,30 @@ class Housekeeper:
                 await self._leases.housekeep()
             except DatabaseError as error:
                 logger.debug("housekeeping waits for the database: %s", error)
+            self.rounds += 1
 
 
-class Tidier:
-    """Has the store clear up after this worker, as soon as it has ended many jobs."""
+class CleanUp:
+    """Asks the store to clean up once this worker has ended many jobs."""
 
-    def __init__(self, leases: Leases, hand: Hand) -> None:
+    def __init__(self, leases: Leases, dispatcher: Dispatcher) -> None:
         self._leases = leases
-        self._hand = hand
+        self._dispatcher = dispatcher
+        self.rounds = 0
 
     async def run(self) -> None:
         """Until cancelled."""
-        tidied = 0
+        cleaned = 0
         while True:
-            await asyncio.sleep(_TIDY_EVERY)
-            if self._hand.ended - tidied < _WORTH_TIDYING:
+            await asyncio.sleep(_CLEAN_UP_SECONDS)
+            if self._dispatcher.ended - cleaned < _CLEAN_UP_JOBS:
                 continue
-            tidied = self._hand.ended
+            cleaned = self._dispatcher.ended
             try:
                 await self._leases.tidy()
             except DatabaseError as error:
-                logger.debug("tidying waits for the database: %s", error)
+                logger.debug("clean-up waits for the database: %s", error)
+            self.rounds += 1
 
 
 async def _jittered(seconds: float) -> None:

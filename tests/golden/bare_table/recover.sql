@@ -1,21 +1,28 @@
--- recover($1 now, $2 worker, $3 lease, $4 limit)
+-- recover($1 now, $2 lived, $3 contact, $4 asked, $5 worker, $6 lease, $7 held_keys, $8 held_tokens, $9 limit)
 with clock as materialized (
-    select coalesce($1::timestamptz, clock_timestamp()) as now
+    select coalesce($1::timestamptz, clock_timestamp()) as now, greatest(case when $1::timestamptz is null and pg_postmaster_start_time() between clock_timestamp() - $2::interval and clock_timestamp() then pg_postmaster_start_time() end, coalesce($1::timestamptz, clock_timestamp()) - $3::interval, case when coalesce($1::timestamptz, clock_timestamp()) - $4::timestamptz > interval '1 second' then coalesce($1::timestamptz, clock_timestamp()) end) as since
 ),
 stale as materialized (
-    select j."code" as key, coalesce(j."attempts", 0) + 1 >= 5 as spent
+    select j."code" as key, not ($5::text is null and coalesce(greatest(j."claimed_at") < (select since from clock), false)) and (false and substr(j."claim_token"::text, 15, 1) = '8') is true as convicted, ($5::text is null and coalesce(greatest(j."claimed_at") < (select since from clock), false)) as excused
     from "app"."orders" j
-    where j."inactive" = false and j."claimed_at" is not null and case when $2::text is null then j."claimed_at" <= (select now from clock) - $3::interval and j."claimed_at" <= (select now from clock) - $3::interval else false end
+    where j."inactive" = false and j."claimed_at" is not null and case when $5::text is null then j."claimed_at" <= (select now from clock) - $6::interval and j."claimed_at" <= (select now from clock) - $6::interval else false end
+      and (not ($5::text is null and coalesce(greatest(j."claimed_at") < (select since from clock), false)) or (select now - since from clock) >= $6::interval)
+      and not (j."code" = any($7::text[])
+               and coalesce(j."claim_token" = any($8::uuid[]), false))
     order by j."claimed_at"
-    limit $4::integer
+    limit $9::integer
     for update skip locked
 ),
 recovered as (
-    update "app"."orders" j set "attempts" = coalesce(j."attempts", 0) + 1, "claim_token" = null, "claimed_at" = null from clock
-    where j."code" = any(array(select key from stale where not spent))
+    update "app"."orders" j set "claim_token" = null, "claimed_at" = null from clock
+    where j."code" = any(array(select key from stale where not convicted and not excused))
+),
+excused as (
+    update "app"."orders" j set "claim_token" = null, "claimed_at" = null from clock
+    where j."code" = any(array(select key from stale where excused))
 ),
 retired as (
-    update "app"."orders" j set "inactive" = true, "attempts" = coalesce(j."attempts", 0) + 1, "claim_token" = null, "claimed_at" = null from clock
-    where j."code" = any(array(select key from stale where spent))
+    update "app"."orders" j set "inactive" = true, "claim_token" = null, "claimed_at" = null from clock
+    where j."code" = any(array(select key from stale where convicted))
 )
-select key, spent from stale
+select key, convicted, excused from stale

@@ -24,7 +24,7 @@ due as materialized (
               and j.priority = $9::integer
               and (j.execute_after, j.id) > (l.floor, l.floor_id)
               and j.execute_after <= least(l.ceiling, (select now from clock))
-              and j.status = 'queued'::"holdfast_status"
+              and j.status = 'queued'::"holdfast_status" and coalesce(j.recoveries = 0, false)
             order by j.execute_after, j.id
             limit 1000
             for update skip locked
@@ -47,8 +47,12 @@ retired as (
     returning j.id, j.entrypoint, j.payload, j.priority, j.execute_after, j.attempts, j.recoveries, j.max_attempts, j.max_recoveries, j.dedupe_key, j.headers, j.created, j.updated, j.last_error, j.last_error_at, j.held_at
 ),
 retired_log as (
-    insert into "holdfast_log" (job_id, status, entrypoint, priority, attempt, recoveries, reason, created)
-    select id, 'failed'::"holdfast_status", entrypoint, priority, attempts, recoveries, 'max_attempts', updated
+    insert into "holdfast_log" (
+        job_id, status, entrypoint, priority, attempt, recoveries, reason, created,
+        enqueued_at, due_at
+    )
+    select id, 'failed'::"holdfast_status", entrypoint, priority, attempts, recoveries, 'max_attempts', updated,
+           created, execute_after
     from retired
 ),
 leased as (

@@ -31,8 +31,20 @@ keyed as (
     from reply, clock
     where $12::uuid is not null
 ),
-told as (
-    select pg_notify($13::text, '')
+notified as (
+    select pg_notify($13::text, coalesce((
+            select left('wake ' || string_agg(c.id, ' '), 1900)
+            from (
+                select w.id, sum(w.room) over (order by w.dice) - w.room as before
+                from (
+                    select w.id, greatest(w.concurrency - w.running, 1) as room, random() as dice
+                    from "holdfast_workers" w
+                    where w.entrypoints && ($3::text[] || $2::text)
+                ) w
+                where case when pg_try_advisory_lock(hashtextextended('listeners of ' || $13::text || ' ' || w.id, 0)) then not pg_advisory_unlock(hashtextextended('listeners of ' || $13::text || ' ' || w.id, 0)) else true end
+            ) c
+            where c.before < (select count(*) from new)
+        ), ''))
     where case
         when $13::text is null then false
         when not exists (
@@ -41,4 +53,4 @@ told as (
         else case when $13::text in (select pg_listening_channels()) then true when pg_try_advisory_lock(hashtextextended('listeners of ' || $13::text, 0)) then not pg_advisory_unlock(hashtextextended('listeners of ' || $13::text, 0)) else true end
     end
 )
-select ids, skipped from reply where (select count(*) from told) >= 0
+select ids, skipped from reply where (select count(*) from notified) >= 0

@@ -30,6 +30,18 @@ from reply
 where case
     when $13::text is null then true
     when is_soon is not true then true
-    when case when $13::text in (select pg_listening_channels()) then true when pg_try_advisory_lock(hashtextextended('listeners of ' || $13::text, 0)) then not pg_advisory_unlock(hashtextextended('listeners of ' || $13::text, 0)) else true end then pg_notify($13::text, '') is not null
+    when case when $13::text in (select pg_listening_channels()) then true when pg_try_advisory_lock(hashtextextended('listeners of ' || $13::text, 0)) then not pg_advisory_unlock(hashtextextended('listeners of ' || $13::text, 0)) else true end then pg_notify($13::text, coalesce((
+        select left('wake ' || string_agg(c.id, ' '), 1900)
+        from (
+            select w.id, sum(w.room) over (order by w.dice) - w.room as before
+            from (
+                select w.id, greatest(w.concurrency - w.running, 1) as room, random() as dice
+                from "holdfast_workers" w
+                where w.entrypoints && array[$2::text]
+            ) w
+            where case when pg_try_advisory_lock(hashtextextended('listeners of ' || $13::text || ' ' || w.id, 0)) then not pg_advisory_unlock(hashtextextended('listeners of ' || $13::text || ' ' || w.id, 0)) else true end
+        ) c
+        where c.before < 1
+    ), '')) is not null
     else true
 end

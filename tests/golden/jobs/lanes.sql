@@ -49,8 +49,8 @@ select l.entrypoint, l.priority, exists (
       and j.execute_after > l.slice_floor
       and (j.execute_after, j.id) <= (l.slice_ceiling, l.slice_ceiling_id)
       and j.execute_after <= (select now from clock)
-      and j.status = 'queued'::"holdfast_status"
-) as stray, (
+      and j.status = 'queued'::"holdfast_status" and coalesce(j.recoveries = 0, false)
+) as late, (
     select j.execute_after - (select now from clock)
     from "holdfast" j
     where j.held_at is null and j.entrypoint = l.entrypoint and j.priority = l.priority
@@ -62,7 +62,11 @@ select l.entrypoint, l.priority, exists (
     from "holdfast" j
     where j.held_at is null and j.entrypoint = l.entrypoint and j.priority = l.priority
       and j.execute_after <= (select now from clock)
-      and j.status = 'queued'::"holdfast_status"
+      and j.status = 'queued'::"holdfast_status" and coalesce(j.recoveries = 0, false)
     order by j.execute_after, j.id limit 1
-), (select now from clock)) end as start, clock_timestamp() - statement_timestamp() as took
+), (select now from clock)) end as start, clock_timestamp() - statement_timestamp() as took, exists (
+    select from "holdfast_pauses" p
+    where p.name in (l.entrypoint, '')
+      and (p.until is null or p.until > (select now from clock))
+) as paused
 from lane l

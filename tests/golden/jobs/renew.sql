@@ -7,7 +7,7 @@ renewed as (
     update "holdfast" j
     set heartbeat = clock.now
     from clock
-    where j.id = any(cast((select $2::text::bigint[]) as bigint[])) and j.claim_token = ($3::uuid[])[(cast((select $4::text::integer[]) as integer[]))[width_bucket(j.id, cast((select $2::text::bigint[]) as bigint[]))]]
+    where j.id = any(cast((select $2::text::bigint[]) as bigint[])) and j.claim_token = ($3::uuid[])[(cast((select $4::text::integer[]) as integer[]))[width_bucket(j.id, cast((select $2::text::bigint[]) as bigint[]))]] and coalesce(j.status = 'picked'::"holdfast_status", false)
     returning j.id
 )
 select array(select id from renewed)

@@ -1,13 +1,15 @@
--- report($1 now, $2 id, $3 host, $4 pid, $5 version, $6 entrypoints, $7 concurrency, $8 running, $9 state)
+-- report($1 now, $2 id, $3 host, $4 pid, $5 version, $6 entrypoints, $7 concurrency, $8 running, $9 state, $10 heartbeat_timeout)
 with clock as materialized (
     select coalesce($1::timestamptz, clock_timestamp()) as now,
            set_config('synchronous_commit', 'off', true)
 )
 insert into "holdfast_workers" as w (
-    id, host, pid, version, entrypoints, concurrency, running, state, started_at, heartbeat
+    id, host, pid, version, entrypoints, concurrency, running, state, started_at, heartbeat,
+    heartbeat_timeout
 )
 select $2::text, $3::text, $4::integer, $5::text, $6::text[],
-       $7::integer, $8::integer, $9::text, clock.now, clock.now
+       $7::integer, $8::integer, $9::text, clock.now, clock.now,
+       $10::interval
 from clock
 on conflict (id) do update
 set entrypoints = excluded.entrypoints, concurrency = excluded.concurrency,

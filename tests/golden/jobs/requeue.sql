@@ -3,7 +3,8 @@ with clock as materialized (
     select coalesce($1::timestamptz, clock_timestamp()) as now
 ),
 here as materialized (
-    select j.id, j.entrypoint, j.priority, j.dedupe_key, j.attempts, j.recoveries, j.status = 'failed'::"holdfast_status" as held
+    select j.id, j.entrypoint, j.priority, j.dedupe_key, j.attempts, j.recoveries,
+           j.created, j.execute_after, j.status = 'failed'::"holdfast_status" as held
     from "holdfast" j
     where j.id = any($2::bigint[])
     order by j.id
@@ -33,14 +34,16 @@ changed as (
 ),
 logged as (
     insert into "holdfast_log" (
-        job_id, status, entrypoint, priority, attempt, recoveries, actor, reason, created
+        job_id, status, entrypoint, priority, attempt, recoveries, actor, reason, created,
+        enqueued_at, due_at
     )
     select i.id, 'queued'::"holdfast_status", i.entrypoint, i.priority, i.attempts, i.recoveries,
-           $4::text, coalesce($5::text, null::text), clock.now
+           $4::text, coalesce($5::text, null::text), clock.now,
+           i.created, i.execute_after
     from judged i, clock
     where i.free
 ),
-told as (
+notified as (
     select pg_notify($6::text, '') where exists (select from changed)
 )
-select id, held, free from judged where (select count(*) from told) >= 0
+select id, held, free from judged where (select count(*) from notified) >= 0

@@ -1,12 +1,12 @@
--- retry($1 now, $2 held_ids, $3 tokens, $4 owners, $5 max_attempts, $6 delays, $7 errors, $8 reasons, $9 tracebacks, $10 channel)
+-- retry($1 now, $2 held_ids, $3 tokens, $4 owners, $5 max_attempts, $6 delays, $7 errors, $8 reasons, $9 tracebacks, $10 fingerprints, $11 channel)
 with clock as materialized (
     select coalesce($1::timestamptz, clock_timestamp()) as now, set_config('lock_timeout', '100ms', true)
 ),
 before as materialized (
     select j.id, j.entrypoint, j.priority, j.attempts, j.recoveries, j.claimed_by, j.claimed_at,
-           width_bucket(j.id, cast((select $2::text::bigint[]) as bigint[])) as n
+           j.created, j.execute_after, j.lease, width_bucket(j.id, cast((select $2::text::bigint[]) as bigint[])) as n
     from "holdfast" j, clock
-    where j.id = any(cast((select $2::text::bigint[]) as bigint[])) and j.claim_token = ($3::uuid[])[(cast((select $4::text::integer[]) as integer[]))[width_bucket(j.id, cast((select $2::text::bigint[]) as bigint[]))]] and j.attempts + 1 < coalesce(j.max_attempts, ($5::integer[])[width_bucket(j.id, cast((select $2::text::bigint[]) as bigint[]))], 2147483647)
+    where j.id = any(cast((select $2::text::bigint[]) as bigint[])) and j.claim_token = ($3::uuid[])[(cast((select $4::text::integer[]) as integer[]))[width_bucket(j.id, cast((select $2::text::bigint[]) as bigint[]))]] and j.attempts + 1 < coalesce(j.max_attempts, ($5::integer[])[width_bucket(j.id, cast((select $2::text::bigint[]) as bigint[]))], 2147483647) and coalesce(j.status = 'picked'::"holdfast_status", false)
     order by j.id
     for update of j
 ),
@@ -20,16 +20,17 @@ changed as (
 logged as (
     insert into "holdfast_log" (
         job_id, status, entrypoint, priority, attempt, recoveries,
-        claimed_by, claimed_at, reason, traceback, created
+        claimed_by, claimed_at, reason, traceback, created, enqueued_at, due_at, lease, fingerprint
     )
     select b.id, 'queued'::"holdfast_status", b.entrypoint, b.priority, b.attempts, b.recoveries, b.claimed_by,
            b.claimed_at, coalesce(($8::text[])[b.n], null::text),
-           ($9::text[])[b.n]::jsonb, clock.now
+           ($9::text[])[b.n]::jsonb, clock.now, b.created, b.execute_after, b.lease,
+           ($10::text[])[b.n]
     from before b, clock
     returning job_id
 ),
-told as (
-    select pg_notify($10::text, '')
+notified as (
+    select pg_notify($11::text, '')
     where exists (select from changed where due and status = 'queued'::"holdfast_status")
 )
-select array(select job_id from logged) from (select count(*) from told) as told
+select array(select job_id from logged) from (select count(*) from notified) as notified

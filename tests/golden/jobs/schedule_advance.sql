@@ -34,9 +34,9 @@ new as (
     on conflict (dedupe_key) where held_at is null and dedupe_key is not null do nothing
     returning id
 ),
-told as (
+notified as (
     select pg_notify($8::text, '') where exists (select from new)
 )
 select moved.id, array(select id from new order by id)
 from moved
-where (select count(*) from told) >= 0
+where (select count(*) from notified) >= 0

@@ -5,7 +5,7 @@ with clock as materialized (
 due as materialized (
     select j."id" as key
     from "email_snoozes" j
-    where j."inactive" = false and j."claimed_at" is null and j."remind_at" <= (select now from clock) and coalesce(j."attempts", 0) < coalesce(j."max_attempts", 2147483647)
+    where j."inactive" = false and j."claimed_at" is null and j."remind_at" <= (select now from clock) and coalesce(j."attempts", 0) < coalesce(j."max_attempts", 2147483647) and (coalesce(j."recoveries", 0) > 0) is not true
     order by j."remind_at", j."id"
     limit $2::integer
     for update skip locked

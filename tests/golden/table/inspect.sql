@@ -7,6 +7,7 @@ select j."id"::text,
            when j."claimed_at" is not null and j."claimed_at" <= (select now from clock) - $2::interval and coalesce(j."heartbeat", j."claimed_at") <= (select now from clock) - $2::interval then 'stuck'
            when j."claimed_at" is not null then 'claimed'
            when j."inactive" then 'retired'
+           when coalesce(j."recoveries", 0) + 1 >= 3 then 'suspect'
            else 'retrying'
        end as state,
        j."claimed_by"::text,
@@ -17,6 +18,7 @@ select j."id"::text,
            least(greatest(j."remind_at", '0001-01-02 00:00Z'), '9999-12-30 00:00Z')
        end
 from "email_snoozes" j
-where (j."claimed_at" is not null or (j."inactive" and j."claimed_at" is null and coalesce(j."outcome" = 'failed', false)) or (j."inactive" = false and coalesce(j."attempts", 0) > 0))
+where (j."claimed_at" is not null or (j."inactive" and j."claimed_at" is null and coalesce(j."outcome" = 'failed', false))
+       or (j."inactive" = false and (coalesce(j."attempts", 0) > 0 or coalesce(j."recoveries", 0) > 0)))
 order by j."claimed_at" nulls last, j."remind_at"
 limit $3::integer

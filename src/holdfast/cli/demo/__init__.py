@@ -38,6 +38,9 @@ def demo(
     keep: Annotated[
         bool, typer.Option("--keep/--fresh", help="Keep the jobs of earlier runs in DIR.")
     ] = False,
+    web: Annotated[
+        bool, typer.Option("--web", help="Serve the web page while the story runs, and open it.")
+    ] = False,
 ) -> None:
     """Watch real jobs on a PostgreSQL of its own: workers die, nothing is lost.
 
@@ -54,7 +57,7 @@ def demo(
 
     with occupied(directory):
         try:
-            balanced = run_async(lambda: _play(directory.resolve(), seconds, keep))
+            balanced = run_async(lambda: _play(directory.resolve(), seconds, keep, web))
         except (KeyboardInterrupt, asyncio.CancelledError):
             line("The demo was interrupted; its workers and its server are stopped.")
             raise KeyboardInterrupt from None
@@ -62,7 +65,7 @@ def demo(
         raise typer.Exit(FAILED)
 
 
-async def _play(directory: Path, seconds: float, keep: bool) -> bool:
+async def _play(directory: Path, seconds: float, keep: bool, web: bool) -> bool:
     from holdfast.cli.demo.story import play
     from holdfast.cli.demo.view import view
 
@@ -71,7 +74,7 @@ async def _play(directory: Path, seconds: float, keep: bool) -> bool:
         # Ended from outside it stops its workers and its server, as it does on Ctrl-C.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
     try:
-        return await play(directory, seconds=seconds, keep=keep, view=view())
+        return await play(directory, seconds=seconds, keep=keep, view=view(), web=web)
     except BaseExceptionGroup as group:
         raise _cause(group) from None
 

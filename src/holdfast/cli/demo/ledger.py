@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from holdfast.app import Holdfast
 from holdfast.cli.demo.handlers import ENTRYPOINTS, TICK
-from holdfast.lifecycle import ACTIVE, FINAL, TRANSITIONS, Status, Verb
+from holdfast.lifecycle import ACTIVE, FINAL, RECOVER_OUTAGE, TRANSITIONS, Status, Verb
 from holdfast.models import JobId, LogEntry
 
 _EVERYTHING = 2**31 - 1
@@ -124,4 +124,5 @@ async def _account(hf: Holdfast, entrypoint: str, ids: Sequence[JobId], enqueued
 
 def was_recovered(entry: LogEntry) -> bool:
     """Back in the queue because its lease ran out."""
-    return entry.status is Status.QUEUED and entry.reason == TRANSITIONS[Verb.RECOVER].reason
+    reasons = (TRANSITIONS[Verb.RECOVER].reason, RECOVER_OUTAGE.reason)
+    return entry.status is Status.QUEUED and entry.reason in reasons

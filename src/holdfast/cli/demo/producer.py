@@ -18,8 +18,8 @@ from holdfast.cli.demo.handlers import (
     SLOW,
     UNIQUE,
 )
+from holdfast.client.queries import Queries
 from holdfast.models import JobId, NewJob
-from holdfast.queries import Queries
 
 _STEP = 0.2
 _HOUR = timedelta(hours=1)

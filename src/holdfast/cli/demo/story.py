@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import webbrowser
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
 from holdfast.app import Holdfast
-from holdfast.cli.dashboard_snapshot import Snapshot, collect
 from holdfast.cli.demo import handlers, report
 from holdfast.cli.demo.crew import Crew
 from holdfast.cli.demo.handlers import BROKEN, FAST, LATER, TICK
@@ -19,10 +19,12 @@ from holdfast.cli.demo.nemesis import Nemesis
 from holdfast.cli.demo.producer import Producer
 from holdfast.cli.demo.view import View
 from holdfast.cli.demo.worker import refusals
+from holdfast.cli.web import prepare, served
 from holdfast.embedded import SCHEME
 from holdfast.errors import DatabaseError
 from holdfast.lifecycle import ACTIVE
 from holdfast.models import NewJob
+from holdfast.monitor.snapshot import Snapshot, collect
 
 _LOOK_SECONDS = 0.5
 _SETTLE_SECONDS = 60.0
@@ -57,7 +59,9 @@ class Stage:
         self.act = act
 
 
-async def play(directory: Path, *, seconds: float, keep: bool, view: View) -> bool:
+async def play(
+    directory: Path, *, seconds: float, keep: bool, view: View, web: bool = False
+) -> bool:
     """Play all acts; whether everything was settled and the ledger adds up."""
     began = monotonic()
     async with Holdfast.connect(f"{SCHEME}{directory}") as hf:
@@ -70,11 +74,23 @@ async def play(directory: Path, *, seconds: float, keep: bool, view: View) -> bo
                 f"{monotonic() - began:.1f} s. Nothing is simulated: it writes to your disk."
             )
             stage = await _set(hf, directory, seconds, view)
-            async with stage.crew.working(), _watched(stage):
+            page = _page(hf, view) if web else nullcontext()
+            async with page, stage.crew.working(), _watched(stage):
                 settled = await _acts(stage)
         ledger = await draw_up(hf, stage.producer.ids, stage.ticks)
         await _print(stage, ledger)
         return settled and ledger.balanced
+
+
+@asynccontextmanager
+async def _page(hf: Holdfast, view: View) -> AsyncIterator[None]:
+    """Serve the web page beside the story, and show it where there is a browser."""
+    serving = prepare("127.0.0.1", 0, None, "demo", "")
+    async with served(hf, serving) as address:
+        page = f"{address}?token={serving.token}"
+        view.say(f"The web page of this queue: {page}")
+        await asyncio.to_thread(webbrowser.open, page)
+        yield
 
 
 async def _set(hf: Holdfast, directory: Path, seconds: float, view: View) -> Stage:

@@ -20,9 +20,9 @@ from holdfast.cli.dashboard_render import (
     throughput,
     worker_table,
 )
-from holdfast.cli.dashboard_snapshot import Snapshot
 from holdfast.cli.demo.handlers import LEASE
 from holdfast.cli.output import clean, console, line
+from holdfast.monitor.snapshot import Snapshot
 
 _PLAIN_INTERVAL = 5.0
 

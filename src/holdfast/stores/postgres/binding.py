@@ -35,7 +35,10 @@ JOB_COLUMNS = (
 )
 """The fields of models.Job, in its order."""
 
-_WRITTEN_BY_A_CLAIM = ("status", "heartbeat", "claim_token", "claimed_by", "claimed_at", "lease")
+LEASE_COLUMNS = ("heartbeat", "claim_token", "claimed_by", "claimed_at", "lease")
+"""They count only while the row is picked."""
+
+_WRITTEN_BY_A_CLAIM = ("status", *LEASE_COLUMNS)
 CLAIMED_COLUMNS = tuple(column for column in JOB_COLUMNS if column not in _WRITTEN_BY_A_CLAIM)
 """Of a job that a claim gives back; the rest is what the claim itself has written."""
 
@@ -63,6 +66,10 @@ LOG_COLUMNS = (
     "reason",
     "traceback",
     "created",
+    "enqueued_at",
+    "due_at",
+    "lease",
+    "fingerprint",
 )
 """The fields of models.LogEntry, in its order."""
 
@@ -107,7 +114,8 @@ class Binding:
         """What the templates call the tables."""
         suffixes = (
             *("log", "leases", "statistics", "counted", "schedules", "workers", "breakers"),
-            *("enqueues", "status"),
+            *("enqueues", "limits", "results", "progress", "retention", "pauses", "acts"),
+            "status",
         )
         quoted = {suffix: self.names.table(f"_{suffix}") for suffix in suffixes}
         return {

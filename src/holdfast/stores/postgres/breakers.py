@@ -16,8 +16,8 @@ from holdfast.breaker import (
     Verdicts,
     admit,
     force,
-    give_back,
     record,
+    return_permits,
 )
 from holdfast.errors import DatabaseError, SchemaMissing
 from holdfast.stores.postgres.binding import BREAKER_COLUMNS
@@ -66,21 +66,23 @@ class PostgresBreakers:
                 return admit(was, of, at, wanted)
 
             decided = await self._decide(seen[name], now, rule)
-            # A row that everybody fights for is being decided upon: ask again soon.
+            # Other workers are deciding on this row now: ask again soon.
             admissions[name] = decided or Admission(seen[name].breaker.generation, 0)
         return admissions
 
-    async def give_back(self, name: str, generation: int, expires: datetime, count: int) -> None:
+    async def return_permits(
+        self, name: str, generation: int, expires: datetime, count: int
+    ) -> None:
         def rule(was: Breaker, now: datetime) -> tuple[Breaker, bool]:
-            return give_back(was, generation, expires, count, now), True
+            return return_permits(was, generation, expires, count, now), True
 
         seen, now = await self._read([name])
         await self._decide(seen[name], now, rule)
 
     async def record(self, outcomes: Sequence[Verdicts]) -> None:
         by_name: defaultdict[str, list[Verdicts]] = defaultdict(list)
-        for told in outcomes:
-            by_name[told.policy.name].append(told)
+        for verdicts in outcomes:
+            by_name[verdicts.policy.name].append(verdicts)
         seen, now = await self._read(by_name)
         for name, some in by_name.items():
 
@@ -138,7 +140,7 @@ class PostgresBreakers:
         wanted = None if names is None else sorted(names)
         found = await self._run("breaker_read", names=wanted)
         now: datetime = found[0][0]
-        seen = {row[2]: Seen(_breaker(row[2:]), row[1]) for row in found if row[1] is not None}
+        seen = {row[2]: Seen(breaker_of(row[2:]), row[1]) for row in found if row[1] is not None}
         missing = (name for name in wanted or () if name not in seen)
         return seen | {name: Seen(Breaker.new(name, now), None) for name in missing}, now
 
@@ -156,11 +158,11 @@ class PostgresBreakers:
             ) from error
 
 
-def _record(now: datetime, was: Breaker, told: Verdicts) -> Breaker:
-    return record(was, told.policy, told.generation, told.verdicts, now)
+def _record(now: datetime, was: Breaker, said: Verdicts) -> Breaker:
+    return record(was, said.policy, said.generation, said.verdicts, now)
 
 
-def _breaker(row: Row) -> Breaker:
+def breaker_of(row: Row) -> Breaker:
     values = dict(zip(BREAKER_COLUMNS, row, strict=True))
     state, probes = BreakerState(values.pop("state")), tuple(values.pop("probes"))
     return Breaker(state=state, probes=probes, **values)

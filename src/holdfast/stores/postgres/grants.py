@@ -1,23 +1,28 @@
 """Roles with no more than they need: what each may do to which table, as GRANT statements.
 
 Privileges end at columns. A producer cannot read a payload, a worker cannot write who cancelled a
-job, an operator cannot forge a claim, and nobody but the pruner can take a row out of the log.
+job, an operator cannot forge a claim, and nobody but the pruner can take a row out of the log. What
+an operator may write into the log is a matter of values, so a policy of the log says it.
 """
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import count
 from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidInput
+from holdfast.lifecycle import TRANSITIONS, Status, Verb
 from holdfast.stores.postgres.binding import (
     BREAKER_COLUMNS,
     HIDDEN_COLUMNS,
     JOB_COLUMNS,
+    LEASE_COLUMNS,
     Binding,
 )
+from holdfast.stores.postgres.pages import PAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -56,27 +61,31 @@ def _grants(privilege: str, **columns: tuple[str, ...]) -> tuple[Grant, ...]:
     return tuple(Grant(privilege, relation, names) for relation, names in columns.items())
 
 
+_OPERATED = (Verb.REQUEUE, Verb.EDIT, Verb.MOVE, Verb.CANCEL, Verb.DELETE)
+"""What an operator does to jobs."""
+
 _ALL: tuple[str, ...] = ()
 _NEW = (
     *("entrypoint", "payload", "priority", "execute_after", "dedupe_key", "headers"),
     *("max_attempts", "max_recoveries", "created", "updated"),
 )
-_LEASE = ("claim_token", "claimed_by", "claimed_at", "heartbeat", "lease")
 _COUNTERS = ("status", "attempts", "recoveries", "execute_after", "held_at", "updated")
 _LOGGED = (
     *("job_id", "status", "entrypoint", "priority", "attempt", "recoveries"),
-    *("claimed_by", "claimed_at", "reason", "created"),
+    *("claimed_by", "claimed_at", "reason", "created", "enqueued_at", "due_at", "lease"),
 )
 # Of a row that was restored xmin tells that it is not of the transaction it names.
 _COUNTED = (
-    *("job_id", "id", "status", "entrypoint", "priority", "claimed_at", "created", "tx"),
+    *("job_id", "id", "status", "entrypoint", "priority", "claimed_at", "created", "due_at", "tx"),
     "xmin",
 )
 _BREAKER = (*BREAKER_COLUMNS[1:], "revision")
 _REGISTERED = ("name", "expression", "timezone", "misfire", "overlap", "next_run", "created")
 _BEATEN = ("entrypoints", "concurrency", "running", "state", "heartbeat")
 
-_VERSION = _grants("select", migrations=("version",))
+_VERSION = _grants("select", migrations=("version", "name", "compatible"))
+# Who enqueues may wait for the result. What a reader sees is for everybody's eyes.
+_RESULTS = _grants("select", results=_ALL, progress=_ALL)
 _ENQUEUE = (
     *_grants("insert", table=_NEW, enqueues=_ALL),
     *_grants("select", enqueues=_ALL),
@@ -85,11 +94,16 @@ _ENQUEUE = (
 _COUNT = (
     *_grants("select", log=_COUNTED, counted=_ALL, statistics=_ALL),
     *_grants("insert", statistics=_ALL),
-    *_grants("update", counted=("tx",), statistics=("count", "busy")),
+    *_grants("update", counted=("tx",), statistics=("count", "busy", "waited", "ran")),
 )
 _LOOK = _grants(
     "select",
-    **dict.fromkeys(("leases", "log", "statistics", "schedules", "workers", "breakers"), _ALL),
+    **dict.fromkeys(
+        ("leases", "log", "statistics", "schedules", "workers", "breakers", "retention"), _ALL
+    ),
+    pauses=_ALL,
+    acts=_ALL,
+    limits=_ALL,
 )
 _BREAK = (
     *_grants("insert", breakers=("name", "updated")),
@@ -100,10 +114,13 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
     Role.PRODUCER: (
         *_VERSION,
         *_ENQUEUE,
+        *_RESULTS,
         *_grants(
             "select",
             table=("id", "dedupe_key", "execute_after", "held_at", "status"),
             log=("id", "job_id", "status"),
+            # Which of them may be woken.
+            workers=("id", "entrypoints", "concurrency", "running"),
         ),
     ),
     Role.WORKER: (
@@ -111,48 +128,93 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
         *_ENQUEUE,
         *_COUNT,
         *_BREAK,
-        *_grants("select", table=_ALL, leases=_ALL, workers=_ALL),
-        *_grants("select", schedules=_ALL, breakers=_ALL),
-        *_grants("insert", leases=_ALL, workers=_ALL, log=(*_LOGGED, "traceback")),
+        *_grants("select", table=_ALL, leases=_ALL, workers=_ALL, limits=_ALL),
+        *_grants("select", schedules=_ALL, breakers=_ALL, retention=_ALL, pauses=_ALL),
+        *_grants("insert", leases=_ALL, workers=_ALL, log=(*_LOGGED, "traceback", "fingerprint")),
+        *_grants("insert", limits=_ALL),
+        *_RESULTS,
+        *_grants("insert", results=_ALL, progress=_ALL),
+        *_grants("update", results=("value", "error", "created", "expires_at")),
+        *_grants("update", progress=("fraction", "message", "updated")),
         *_grants("insert", schedules=(*_REGISTERED, "updated")),
-        *_grants("update", table=(*_COUNTERS, *_LEASE, "last_error", "last_error_at")),
+        *_grants("update", table=(*_COUNTERS, *LEASE_COLUMNS, "last_error", "last_error_at")),
         # To lock a row means to be allowed to change one of its columns.
-        *_grants("update", leases=("ids",), workers=_BEATEN),
+        *_grants("update", leases=("ids",), limits=("entrypoint",), workers=_BEATEN),
         *_grants("update", schedules=(*_REGISTERED[1:6], "last_run", "updated")),
         *_grants("delete", table=_ALL, leases=_ALL, workers=_ALL, enqueues=_ALL),
+        *_grants("delete", results=_ALL, progress=_ALL),
     ),
     Role.OPERATOR: (
         *_VERSION,
         *_ENQUEUE,
         *_LOOK,
         *_BREAK,
+        *_RESULTS,
         *_grants("select", table=_ALL),
         *_grants("insert", log=(*_LOGGED, "actor")),
-        *_grants("update", table=(*_COUNTERS, "max_attempts", "payload")),
+        *_grants("update", table=(*_COUNTERS, "max_attempts", "payload", "priority", "entrypoint")),
         *_grants("update", schedules=("paused", "next_run", "updated")),
-        *_grants("delete", table=_ALL, schedules=_ALL),
+        *_grants("insert", pauses=_ALL, acts=("created", "act", "subject", "actor", "reason")),
+        *_grants("update", pauses=("until", "actor", "reason", "created")),
+        *_grants("delete", table=_ALL, schedules=_ALL, pauses=_ALL),
     ),
-    Role.PRUNER: (*_VERSION, *_COUNT, *_grants("delete", log=_ALL)),
+    Role.PRUNER: (
+        *_VERSION,
+        *_COUNT,
+        *_grants("select", table=("id",), retention=_ALL),
+        *_grants("update", retention=("succeeded", "others")),
+        *_grants("delete", log=_ALL, statistics=_ALL),
+    ),
     Role.READER: (
         *_VERSION,
         *_LOOK,
-        *_grants("select", table=tuple(name for name in JOB_COLUMNS if name not in HIDDEN_COLUMNS)),
+        *_grants("select", progress=_ALL),
+        # xmax says who has locked a row.
+        *_grants(
+            "select",
+            table=(*(name for name in JOB_COLUMNS if name not in HIDDEN_COLUMNS), "xmax"),
+        ),
     ),
 }
 
 _PURPOSES: Mapping[Role, tuple[str, ...]] = {
     Role.PRODUCER: (
         *("enqueue:raise", "enqueue:skip", "enqueue_one:raise", "enqueue_one:skip"),
-        *("enqueue_close", "enqueue_recall", "statuses"),
+        *("enqueue_close", "enqueue_recall", "statuses", "results"),
     ),
     Role.OPERATOR: (
-        *("requeue", "edit", "cancel", "delete", "schedule_pause", "schedule_remove"),
-        *("breaker_register", "breaker_write"),
+        *("requeue", "edit", "cancel", "delete", "schedule_pause", "schedule_remove", "lock"),
+        *("move", "leased_to", "raise_priority"),
+        *("breaker_register", "breaker_write", "pause", "resume"),
     ),
-    Role.PRUNER: ("prune",),
+    Role.PRUNER: (
+        "prune",
+        "uncounted",
+        "clear_log",
+        "clear_statistics",
+        "delete_expired",
+        "retention_write",
+    ),
     Role.READER: (
-        *("get", "list_held", "list_running", "browse", "size", "oldest", "history", "log"),
-        *("statistics", "workers", "schedule_all", "breaker_read"),
+        *("get", "list_held", "list_running", "browse", "size", "oldest", "history", "log", "ids"),
+        *(
+            "statistics",
+            "timings",
+            "requeue_preview",
+            "doctor_server",
+            "doctor_tables",
+            "explain_job",
+            "explain_first",
+            "pauses",
+            "acts",
+            "workers",
+            "schedule_all",
+            "breaker_read",
+            "unrecorded",
+            "retention_read",
+        ),
+        *("progress", "list_progress"),
+        *PAGES,
     ),
 }
 
@@ -243,7 +305,38 @@ def _own_sql(names: Names, roles: RoleNames, payloads: bool) -> list[str]:
         f"revoke all on {', '.join(sorted(tables))} from {everyone};",
         f"grant usage on type {relations['status']} to {everyone};",
         *(grant.sql(relations, _quote(roles.all()[role])) for role, grant in given),
+        *_log_policies(names, roles),
     ]
+
+
+def _log_policies(names: Names, roles: RoleNames) -> list[str]:
+    """Let an operator log only what operators do: never that a job succeeded or raised.
+
+    The worker's policy and those for all others allow every row, so their plans do not change. The
+    owner is not bound by policies. A role that plays several parts may do what any of them may.
+    """
+    binding = Binding(names)
+    log = binding.relations["log"]
+    done = sorted({row.target for row in TRANSITIONS.values() if row.verb in _OPERATED})
+    words = ", ".join(binding.word(Status(target)) for target in done)
+    return [
+        f"alter table {log} enable row level security;",
+        *_policy(log, "look", "for select using (true)"),
+        *_policy(log, "prune", "for delete using (true)"),
+        *_insert_policy(log, roles.worker, "true"),
+        *_insert_policy(log, roles.operator, f"status in ({words})"),
+    ]
+
+
+def _insert_policy(log: str, role: str, condition: str) -> list[str]:
+    # One for each role that was ever named: several may be workers of one queue.
+    mark = sha256(f"{role} {condition}".encode()).hexdigest()[:16]
+    return _policy(log, mark, f"for insert to {_quote(role)} with check ({condition})")
+
+
+def _policy(log: str, mark: str, rule: str) -> list[str]:
+    name = f'"holdfast_{mark}"'
+    return [f"drop policy if exists {name} on {log};", f"create policy {name} on {log} {rule};"]
 
 
 def _table_sql(queue: TableQueue, roles: RoleNames) -> list[str]:

@@ -1,8 +1,8 @@
-"""What a worker remembers between claims: where each lane goes on, and when to look around.
+"""What a worker remembers between claims: where each lane goes on, and when to scan.
 
 A lane is the jobs of one entrypoint and priority in their order. Its floor is the last key
 claimed: the next walk of the index starts there, so neither dead rows nor rows in flight are
-walked again. A look around finds new lanes, and what lies below a floor (late commits, released
+walked again. A scan finds new lanes, and what lies below a floor (late commits, released
 rows) slice by slice: while something keeps dead rows from being removed there may be millions of
 them, and a pass over all may take minutes. So every other look is at the slice right below the
 floor, where what was committed late mostly is. Nothing is ever lost by forgetting all this.
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast.clock import monotonic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from holdfast.models import Job, Want
+    from holdfast.models import ClaimRule, Job
 
 _BOTTOM = datetime(1, 1, 1, tzinfo=UTC)
 _TOP = datetime(9999, 1, 1, tzinfo=UTC)
@@ -28,27 +28,30 @@ MOST_OF_A_LANE = 1000
 of the table, and from a million rows on it has each claim compiled, which takes 30 ms."""
 _LAST_ID = 2**63 - 1
 _LOWEST, _HIGHEST = -(2**31) - 1, 2**31
-_SHARE_OF_TIME = 20
-_CHEAP = 0.005
-_DEAR = 0.02
-_LOOK_AROUND = 0.5
-_LONGEST_WHILE_DRY = 1.0
-_STEP = 4
+_SCAN_TIME_DIVISOR = 20
+"""A scan that takes one second is followed by this many seconds without another."""
+_CHEAP_SCAN_SECONDS = 0.005
+"""After a scan shorter than this the next slice is scanned without a pause."""
+_SLICE_SECONDS = 0.02
+"""Target for the scan of one slice. The length of the next slice follows from it."""
+_SCAN_SECONDS = 0.5
+_LONGEST_RESCAN_PAUSE_SECONDS = 1.0
+_MOST_GROWTH = 4
 _SECOND = timedelta(seconds=1)
 _SHORTEST_SLICE = timedelta(milliseconds=50)
 _MOST_PARTS = 20
 _ALL = timedelta(days=365)
 """A slice this long is as good as everything."""
-_FEW = 2
-"""So many priorities are tried at once when there is a wake-up, without a look around first."""
-_MOST = 1000
+_FEW_PRIORITIES = 2
+"""Up to this many priorities are claimed at once on a wake-up, without a scan first."""
+_MOST_LANES = 1000
 
 
 @dataclass(slots=True)
 class Lane:
     """One entrypoint's jobs of one priority, or a part of them."""
 
-    want: Want
+    rule: ClaimRule
     priority: int
     floor: datetime = _BOTTOM
     floor_id: int = 0
@@ -56,26 +59,26 @@ class Lane:
     ceiling: datetime = _TOP
     ceiling_id: int = _LAST_ID
     dry: bool = False
-    looked_down_to: datetime | None = None
+    rescanned_to: datetime | None = None
     """How far below the floor this pass has come; None: it begins at the floor."""
     known: bool = False
-    """There is work in it for certain, unless somebody else has taken it."""
+    """It had work when it was added. Another worker may have claimed it since."""
 
     @property
     def open(self) -> bool:
         """There may be more in it, and there is room for that."""
-        return not self.dry and (self.want.room is None or self.want.room.left > 0)
+        return not self.dry and (self.rule.room is None or self.rule.room.left > 0)
 
     def took(self, last: Job | None, count: int, share: int) -> None:
         """Remember how far a claim came; fewer rows than asked for means there are no more."""
         if last is not None:
             self.floor, self.floor_id = last.execute_after, last.id
         self.dry = count < share
-        self.want.took(count)
+        self.rule.took(count)
 
     def touches(self, later: Lane) -> bool:
         """Whether they are parts of one lane with less than a second between them."""
-        same = (self.want, self.priority) == (later.want, later.priority)
+        same = (self.rule, self.priority) == (later.rule, later.priority)
         return same and later.floor - self.ceiling < _SECOND
 
     def below(self, ceiling: datetime, length: timedelta) -> Lane | None:
@@ -86,70 +89,72 @@ class Lane:
         ceiling_id = self.floor_id if ceiling == self.floor else _LAST_ID
         whole = length >= _ALL or ceiling - _BOTTOM <= length
         floor = _BOTTOM if whole else ceiling - length
-        return Lane(self.want, self.priority, floor, 0, ceiling, ceiling_id)
+        return Lane(self.rule, self.priority, floor, 0, ceiling, ceiling_id)
 
 
 class Lanes:
     """All lanes of a worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, paused: Callable[[str], bool] = lambda _: False) -> None:
+        self._paused = paused
+        """Whether an entrypoint's lanes are to be left alone."""
         self._lanes: list[Lane] = []
-        self._strays: list[Lane] = []
-        self._wants: dict[str, Want] = {}
+        self._late_parts: list[Lane] = []
+        self._rules: dict[str, ClaimRule] = {}
         self._slices: dict[tuple[str, int], Lane] = {}
         self._slice = self._deep_slice = _ALL
         """How long they are right below the floors, and further down."""
         self._at_the_floors = self._pass_begins = True
-        self._look_at = 0.0
-        self._look_down_at = 0.0
+        self._scan_at = 0.0
+        self._rescan_at = 0.0
         self.put_off = False
-        """The last claim came short, and there is still where to look."""
+        """The last claim returned fewer jobs than it asked for, and parts are still unscanned."""
         self._due_at: float | None = None
-        self._turn = 0
-        self._looked_down = False
+        self._round = 0
+        self._rescanned = False
 
-    def knows(self, wants: Iterable[Want]) -> bool:
-        return self._wants == {want.entrypoint: want for want in wants}
+    def knows(self, rules: Iterable[ClaimRule]) -> bool:
+        return self._rules == {rule.entrypoint: rule for rule in rules}
 
-    def forget(self, wants: Sequence[Want]) -> None:
-        """Begin again with everything, for these entrypoints."""
-        self._wants = {want.entrypoint: want for want in wants}
-        self._lanes, self._strays = [], []
-        self._look_at = 0.0
+    def reset(self, rules: Sequence[ClaimRule]) -> None:
+        """Drop all lanes and begin again with these entrypoints."""
+        self._rules = {rule.entrypoint: rule for rule in rules}
+        self._lanes, self._late_parts = [], []
+        self._scan_at = 0.0
 
-    def look_due(self) -> bool:
+    def scan_due(self) -> bool:
         """While lanes never come back empty, a higher priority would come up unseen."""
         now = monotonic()
-        return now >= self._look_at or (self.put_off and self.may_look_down())
+        return now >= self._scan_at or (self.put_off and self.may_rescan())
 
-    def may_look_down(self) -> bool:
-        return monotonic() >= self._look_down_at
+    def may_rescan(self) -> bool:
+        return monotonic() >= self._rescan_at
 
     @property
     def unfinished(self) -> bool:
-        """Not everything below the floors has been looked at, where there is room for it."""
-        return not self._looked_down or any(
-            lane.looked_down_to is not None for lane in self._lanes if lane.want.fit(1)
+        """Whether parts below the floors are unscanned, of entrypoints with capacity left."""
+        return not self._rescanned or any(
+            lane.rescanned_to is not None for lane in self._lanes if lane.rule.fit(1)
         )
 
     @property
-    def _on_the_way_down(self) -> bool:
-        return any(lane.looked_down_to is not None for lane in self._lanes)
+    def _rescanning(self) -> bool:
+        return any(lane.rescanned_to is not None for lane in self._lanes)
 
     def question(self) -> dict[str, Any]:
-        """What a look asks: of each lane what is above its floor and in its next slice, and which
-        priorities there are between the known ones."""
-        if len(self._lanes) > _MOST:
-            self.forget(list(self._wants.values()))
-        may_look_down = self.may_look_down()
-        self._looked_down = may_look_down or all(lane.floor == _BOTTOM for lane in self._lanes)
-        slices = self._next_slices() if may_look_down else [None for _ in self._lanes]
+        """Build the arguments of a scan: the floor and the next slice of each lane, and the gaps
+        between known priorities."""
+        if len(self._lanes) > _MOST_LANES:
+            self.reset(list(self._rules.values()))
+        may_rescan = self.may_rescan()
+        self._rescanned = may_rescan or all(lane.floor == _BOTTOM for lane in self._lanes)
+        slices = self._next_slices() if may_rescan else [None for _ in self._lanes]
         self._slices = {
-            (part.want.entrypoint, part.priority): part for part in slices if part is not None
+            (part.rule.entrypoint, part.priority): part for part in slices if part is not None
         }
-        gaps = [gap for name in self._wants for gap in self._gaps(name)]
+        gaps = [gap for name in self._rules for gap in self._gaps(name)]
         return {
-            "entrypoints": [lane.want.entrypoint for lane in self._lanes],
+            "entrypoints": [lane.rule.entrypoint for lane in self._lanes],
             "priorities": [lane.priority for lane in self._lanes],
             "floors": [lane.floor for lane in self._lanes],
             "floor_ids": [lane.floor_id for lane in self._lanes],
@@ -162,72 +167,74 @@ class Lanes:
         }
 
     def _next_slices(self) -> list[Lane | None]:
-        self._pass_begins = not self._on_the_way_down
+        self._pass_begins = not self._rescanning
         self._at_the_floors = self._pass_begins or not self._at_the_floors
         if self._at_the_floors:
             return [lane.below(lane.floor, self._slice) for lane in self._lanes]
         deep = self._deep_slice
-        return [lane.below(lane.looked_down_to or lane.floor, deep) for lane in self._lanes]
+        return [lane.below(lane.rescanned_to or lane.floor, deep) for lane in self._lanes]
 
     def answer(
         self,
         found: Iterable[tuple[str, int, bool, bool, timedelta | None, datetime | None, timedelta]],
     ) -> None:
-        """What a look found."""
-        known = {(lane.want.entrypoint, lane.priority): lane for lane in self._lanes}
+        """Apply the rows of a scan."""
+        known = {(lane.rule.entrypoint, lane.priority): lane for lane in self._lanes}
         dues: list[timedelta] = []
         longest = timedelta(0)
-        self._strays = [lane for lane in self._strays if lane.known and not lane.dry]
-        for name, priority, more, stray, due, start, took in found:
+        self._late_parts = [lane for lane in self._late_parts if lane.known and not lane.dry]
+        for name, priority, more, late, due, start, took in found:
             longest = max(longest, took)
             lane = known.get((name, priority))
             if lane is None:
-                self._lanes.append(Lane(self._wants[name], priority, start or _BOTTOM))
+                self._lanes.append(Lane(self._rules[name], priority, start or _BOTTOM))
             else:
                 lane.dry = not more
-                self._look_down(lane, stray=stray)
+                self._mark_rescanned(lane, late=late)
             if due is not None:
                 dues.append(due)
-        place = {name: n for n, name in enumerate(self._wants)}
-        self._lanes.sort(key=lambda lane: place[lane.want.entrypoint])
+        place = {name: n for n, name in enumerate(self._rules)}
+        self._lanes.sort(key=lambda lane: place[lane.rule.entrypoint])
         self._due_at = monotonic() + min(dues).total_seconds() if dues else None
         self._pace(longest.total_seconds())
 
-    def _look_down(self, lane: Lane, *, stray: bool) -> None:
-        part = self._slices.get((lane.want.entrypoint, lane.priority))
+    def _mark_rescanned(self, lane: Lane, *, late: bool) -> None:
+        part = self._slices.get((lane.rule.entrypoint, lane.priority))
         if part is None:
             return
-        if stray:
-            # Looked at again once what is in there has been claimed.
-            self._strays.append(part)
+        if late:
+            # Scanned again once its jobs have been claimed.
+            self._late_parts.append(part)
         elif part.floor == _BOTTOM:
-            lane.looked_down_to = None
-        elif lane.looked_down_to is None or not self._at_the_floors:
-            lane.looked_down_to = part.floor
+            lane.rescanned_to = None
+        elif lane.rescanned_to is None or not self._at_the_floors:
+            lane.rescanned_to = part.floor
 
     def expect(self, jobs: Iterable[tuple[str, int, datetime]]) -> None:
-        """These are claimable again, by entrypoint, priority and time: no look need find them."""
+        """Add jobs known to be claimable again (entrypoint, priority, time). No scan is needed."""
         parts: list[Lane] = []
-        for name, priority, after in sorted(job for job in jobs if job[0] in self._wants):
-            lane = Lane(self._wants[name], priority, after, 0, after, known=True)
+        for name, priority, after in sorted(job for job in jobs if job[0] in self._rules):
+            lane = Lane(self._rules[name], priority, after, 0, after, known=True)
             if parts and parts[-1].touches(lane):
                 parts[-1].ceiling = after
             else:
                 parts.append(lane)
-        # What is scattered widely is left to the looks: each part costs a statement.
-        self._strays += parts[:_MOST_PARTS]
+        # What is scattered widely is left to the scans: each part costs a statement.
+        self._late_parts += parts[:_MOST_PARTS]
 
     def _pace(self, seconds: float) -> None:
-        """Looks take at most a twentieth of the time, however many dead rows they walk.
+        """Scans take at most a twentieth of the time, however many dead rows they walk.
 
-        Where lanes are dry only a look finds new work, and is not put off for long.
+        When lanes are dry only a scan finds new work, so the pause is bounded.
         """
         now = monotonic()
-        rest = seconds * _SHARE_OF_TIME
-        self._look_at = now + max(rest, _LOOK_AROUND)
+        rest = seconds * _SCAN_TIME_DIVISOR
+        self._scan_at = now + max(rest, _SCAN_SECONDS)
         if not self._slices:
             return
-        self._look_down_at = now + (0.0 if seconds < _CHEAP else min(rest, _LONGEST_WHILE_DRY))
+        self._rescan_at = now + (
+            0.0 if seconds < _CHEAP_SCAN_SECONDS else min(rest, _LONGEST_RESCAN_PAUSE_SECONDS)
+        )
         if self._at_the_floors:
             self._slice = _next_length(self._slice, seconds)
         else:
@@ -237,8 +244,8 @@ class Lanes:
             self._deep_slice = self._slice
 
     def reopen(self) -> None:
-        """Where no lane is open, look beyond the floors again: new work is mostly there."""
-        few = len({lane.priority for lane in self._lanes}) <= _FEW
+        """When no lane is open, claim beyond the floors again: most new work is there."""
+        few = len({lane.priority for lane in self._lanes}) <= _FEW_PRIORITIES
         if few and not any(lane.open for lane in self._lanes):
             for lane in self._lanes:
                 lane.dry = False
@@ -247,43 +254,45 @@ class Lanes:
         return sorted({lane.priority for lane in self._open()}, reverse=True)
 
     def deal(self, priority: int, room: int) -> list[tuple[Lane, int]]:
-        """A fair share of the room for each entrypoint that may have more; turns take turns.
+        """Divide the capacity fairly among the entrypoints with open lanes, in rotation.
 
-        Of an entrypoint one part at a time, first what lies below its floor: it is older.
+        Each entrypoint claims one part at a time, older jobs below its floor first.
         """
         first: dict[str, Lane] = {}
         for lane in self._open():
             if lane.priority == priority:
-                first.setdefault(lane.want.entrypoint, lane)
+                first.setdefault(lane.rule.entrypoint, lane)
         if not first:
             return []
-        self._turn += 1
-        start = self._turn % len(first)
+        self._round += 1
+        start = self._round % len(first)
         lanes = list(first.values())
         lanes = lanes[start:] + lanes[:start]
-        shares = _shares(room, [lane.want.fit(MOST_OF_A_LANE) for lane in lanes])
+        shares = _shares(room, [lane.rule.fit(MOST_OF_A_LANE) for lane in lanes])
         return [(lane, size) for lane, size in zip(lanes, shares, strict=True) if size]
 
     def _open(self) -> list[Lane]:
-        return [lane for lane in (*self._strays, *self._lanes) if lane.open]
+        lanes = [lane for lane in (*self._late_parts, *self._lanes) if lane.open]
+        paused = {name for name in self._rules if self._paused(name)}
+        return [lane for lane in lanes if lane.rule.entrypoint not in paused] if paused else lanes
 
     def _gaps(self, name: str) -> list[tuple[str, int, int]]:
         """Above, between and below the known priorities of an entrypoint."""
-        known = [lane.priority for lane in self._lanes if lane.want.entrypoint == name]
+        known = [lane.priority for lane in self._lanes if lane.rule.entrypoint == name]
         tops = [_HIGHEST, *sorted(known, reverse=True)]
         return [(name, *gap) for gap in zip(tops, [*tops[1:], _LOWEST], strict=True)]
 
-    def next_look(self) -> timedelta | None:
-        """When a claim may find more: the next deferred job, or a look that was put off."""
+    def next_scan(self) -> timedelta | None:
+        """Time until a claim may find more: the next deferred job, or a postponed scan."""
         now = monotonic()
-        looks = [] if self._due_at is None else [self._due_at]
+        scans = [] if self._due_at is None else [self._due_at]
         if self.put_off:
-            looks.append(self._look_down_at)
-        return timedelta(seconds=max(0.0, min(looks) - now)) if looks else None
+            scans.append(self._rescan_at)
+        return timedelta(seconds=max(0.0, min(scans) - now)) if scans else None
 
 
 def _shares(room: int, most: Sequence[int]) -> list[int]:
-    """Even ones, but to none more than its most: what it leaves is shared by the others."""
+    """Divide evenly, but give none more than its bound. The others share the rest."""
     shares = [0] * len(most)
     hungry: Sequence[int] = range(len(most))
     while room and hungry:
@@ -297,8 +306,8 @@ def _shares(room: int, most: Sequence[int]) -> list[int]:
 
 
 def _next_length(length: timedelta, seconds: float) -> timedelta:
-    """Of a slice, after one that took so long."""
-    length *= _DEAR / max(seconds, _DEAR / _STEP)
-    if seconds > 2 * _DEAR:
+    """Length of the next slice, after one that took `seconds`."""
+    length *= _SLICE_SECONDS / max(seconds, _SLICE_SECONDS / _MOST_GROWTH)
+    if seconds > 2 * _SLICE_SECONDS:
         length = min(length, _SECOND)
     return max(min(length, _ALL), _SHORTEST_SLICE)

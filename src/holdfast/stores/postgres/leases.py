@@ -13,36 +13,61 @@ from uuid import UUID, uuid4
 
 from holdfast.clock import monotonic
 from holdfast.errors import DatabaseError, UnreadableReply
-from holdfast.lifecycle import TRANSITIONS, Transition, Verb
-from holdfast.models import Change, Held, Job, JobId, Recovery, Want, WorkerInfo
+from holdfast.lifecycle import CLAIM_RECOVERED, CLAIM_SUSPECT, TRANSITIONS, Transition, Verb
+from holdfast.models import (
+    Change,
+    ClaimRule,
+    Job,
+    JobId,
+    LeaseKey,
+    ProgressNote,
+    RecoveredWaiting,
+    Recovery,
+    WorkerInfo,
+)
+from holdfast.pauses import LATE_SECONDS, RELEASED_BY_PAUSE, VIEW_SECONDS
+from holdfast.repeated import RepeatedLog
 from holdfast.stores.postgres import rows
-from holdfast.stores.postgres.counting import Counting
+from holdfast.stores.postgres.fleet import FleetTimeouts
+from holdfast.stores.postgres.holders import holders
+from holdfast.stores.postgres.job_transaction import HandlerConnections, PostgresJobTransaction
 from holdfast.stores.postgres.lanes import Lane, Lanes
-from holdfast.stores.postgres.vacuuming import Vacuuming
+from holdfast.stores.postgres.pauses import PauseView
+from holdfast.stores.postgres.render import WITH_RESULT
+from holdfast.stores.postgres.restore import ClaimRestorer
+from holdfast.stores.postgres.rollup import StatisticsRollup
+from holdfast.stores.postgres.upkeep import LogRetention
+from holdfast.stores.postgres.vacuum import Vacuum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from holdfast.settings import Names
+    from holdfast.stores.postgres.drivers.base import Driver
     from holdfast.stores.postgres.runner import Runner
 
 logger = logging.getLogger("holdfast.worker")
 
+_CLAIM = TRANSITIONS[Verb.CLAIM]
 _DEFAULT_MAX_RECOVERIES = 3
 _LOST_REPLY = "claim reply lost"
 
-_LOCK = """
-select set_config('lock_timeout', $2, true),
-       set_config('idle_in_transaction_session_timeout', '5s', true),
-       pg_advisory_xact_lock(hashtextextended($1, 0))
-"""
-"""A worker that is frozen while it has the lock loses it, and who waits goes on without it."""
+_LONG_WAIT_SECONDS = 1.0
+"""After this time without the lock of a limit the log names the session that holds it."""
+
+_LANE_COLUMNS = 7
+"""Of a row of lanes.sql. The one behind them says whether the entrypoint is paused."""
+
+_VIEW = timedelta(seconds=VIEW_SECONDS)
+"""While something is paused the next claim comes after this, to see whether it still is."""
 
 _MILLISECOND = timedelta(milliseconds=1)
 
-L = TypeVar("L", Held, Change)
+_DELETE_BATCH = 1000
+
+L = TypeVar("L", LeaseKey, Change, ProgressNote)
 _ID = attrgetter("id")
-HELD_ID = attrgetter("held.id")
+KEY_ID = attrgetter("key.id")
 _TOKEN = attrgetter("token")
 _ENTRYPOINT = attrgetter("entrypoint")
 _PRIORITY = attrgetter("priority")
@@ -52,42 +77,92 @@ _IN_LANE = attrgetter("execute_after", "id")
 class PostgresLeases:
     """Leases on one set of tables through one driver. Not shared between event loops."""
 
-    def __init__(self, runner: Runner, names: Names) -> None:
+    def __init__(
+        self, runner: Runner, names: Names, handlers: HandlerConnections | None = None
+    ) -> None:
         self._runner = runner
+        self.handlers = handlers or HandlerConnections(runner.driver)
         self._names = names
-        self._lanes = Lanes()
-        self._counting = Counting()
-        self._vacuuming = Vacuuming(names)
+        self._pauses = PauseView(runner)
+        self._lanes = Lanes(self._pauses.covers)
+        self._rollup = StatisticsRollup()
+        self._vacuum = Vacuum(names)
+        self._restorer = ClaimRestorer()
+        self._retention = LogRetention()
         self._doubtful: list[UUID] = []
         self._unreadable: list[Change] = []
-        """Of the claim that is being made; a claim that fails begins again without."""
+        """Rows of the current claim that Python cannot represent. A failed claim discards them."""
         self._contended = False
         """The lock of a limit could not be had in time."""
+        self._timeouts = FleetTimeouts()
+        self._waiting_since: dict[str, float] = {}
+        """Since when the limit of an entrypoint has been locked by other sessions."""
+        self._log = RepeatedLog(logger)
 
     async def claim(
-        self, wants: Sequence[Want], *, limit: int, worker: str, sweep: bool = False
+        self, rules: Sequence[ClaimRule], *, limit: int, worker: str, sweep: bool = False
     ) -> list[Job]:
         await self.recall()
         self._contended = False
         self._unreadable.clear()
-        if sweep or not self._lanes.knows(wants):
-            self._lanes.forget(wants)
-        looked = self._lanes.look_due()
-        if looked:
-            await self._look()
+        if sweep or not self._lanes.knows(rules):
+            self._lanes.reset(rules)
+        scanned = self._lanes.scan_due()
+        if scanned:
+            await self._scan()
         else:
+            await self._pauses.renew()
             self._lanes.reopen()
-        jobs = await self._take(limit, worker)
-        # What was found begins at once: the look around comes right after, with the next claim.
-        if not jobs and not looked:
-            await self._look()
-            looked = True
-            jobs = await self._take(limit, worker)
-        more = not looked or self._lanes.unfinished or bool(self._lanes.priorities())
+        jobs = await self._take(self._lanes, _CLAIM, limit, worker)
+        # Jobs that were found start at once. The scan follows with the next claim.
+        if not jobs and not scanned:
+            await self._scan()
+            scanned = True
+            jobs = await self._take(self._lanes, _CLAIM, limit, worker)
+        more = not scanned or self._lanes.unfinished or bool(self._lanes.priorities())
         self._lanes.put_off = self._contended or (len(jobs) < limit and more)
+        return await self._claimed(jobs)
+
+    async def claim_recovered(
+        self, rules: Sequence[ClaimRule], *, limit: int, worker: str, suspects: bool
+    ) -> list[Job]:
+        await self.recall()
+        self._unreadable.clear()
+        # These jobs are few and claimed seldom, so no floors are remembered.
+        lanes = Lanes(self._pauses.covers)
+        lanes.reset(rules)
+        await self._pauses.renew()
+        found = await self._runner.run("lanes:recovered", **lanes.question())
+        lanes.answer((*row[:_LANE_COLUMNS],) for row in found)
+        claim = CLAIM_SUSPECT if suspects else CLAIM_RECOVERED
+        return await self._claimed(await self._take(lanes, claim, limit, worker))
+
+    @property
+    def suspect_group(self) -> int:
+        return 1
+
+    async def recovered_waiting(self, rules: Sequence[ClaimRule]) -> RecoveredWaiting:
+        found = await self._runner.run(
+            "recovered_waiting",
+            entrypoints=[rule.entrypoint for rule in rules],
+            caps=[rule.max_recoveries for rule in rules],
+        )
+        kinds = {row[0]: row for row in found}
+        due = {suspect: row[1] for suspect, row in kinds.items()}
+        return RecoveredWaiting(
+            recovered=due.get(False),
+            suspects=due.get(True),
+            suspects_leased=kinds[True][2] if True in kinds else 0,
+            workers=max((row[3] for row in found), default=0),
+        )
+
+    async def _claimed(self, jobs: list[Job]) -> list[Job]:
+        """End a claim: what its statements took is known, and in order."""
         if self._unreadable:
             await self._hold_unreadable()
-        # Only now: had a later statement failed, the jobs of the earlier ones would be nobody's.
+        jobs = await self._without_paused(jobs)
+        # Clear only after every statement succeeded. Otherwise jobs claimed earlier would have no
+        # owner.
         statements = len(self._doubtful)
         self._doubtful.clear()
         if statements > 1:
@@ -95,22 +170,29 @@ class PostgresLeases:
             jobs.sort(key=_PRIORITY, reverse=True)
         return jobs
 
-    async def next_due(self, wants: Sequence[Want]) -> timedelta | None:
-        return self._lanes.next_look()
+    async def next_due(self, rules: Sequence[ClaimRule]) -> timedelta | None:
+        due = self._lanes.next_scan()
+        if self._pauses.empty:
+            return due
+        return _VIEW if due is None else min(due, _VIEW)
 
-    async def renew(self, held: Sequence[Held]) -> set[Held]:
-        owned: set[Held] = set()
+    async def renew(self, held: Sequence[LeaseKey]) -> set[LeaseKey]:
+        owned: set[LeaseKey] = set()
         for batch in without_twins(held):
             [[moved]] = await self._runner.run(Verb.RENEW, **_owned(batch))
             owned.update(_moved(batch, moved))
         return owned
 
-    async def change(self, transition: Transition, changes: Sequence[Change]) -> list[Held]:
-        done: list[Held] = []
-        for batch in without_twins(changes, HELD_ID):
-            held = [change.held for change in batch]
+    async def change(self, transition: Transition, changes: Sequence[Change]) -> list[LeaseKey]:
+        done: list[LeaseKey] = []
+        for batch in without_twins(changes, KEY_ID):
+            held = [change.key for change in batch]
             values = _owned(held) | self._change_values(transition, batch)
-            [[moved]] = await self._runner.run(transition.name, **values)
+            name = transition.name
+            if batch[0].result is not None:
+                name = WITH_RESULT
+                values |= self._result_values(batch)
+            [[moved]] = await self._runner.run(name, **values)
             done += _moved(held, moved)
         return done
 
@@ -120,6 +202,7 @@ class PostgresLeases:
         values: dict[str, object] = {
             "reasons": rows.column([change.reason for change in changes]),
             "tracebacks": rows.column([rows.traceback(change.traceback) for change in changes]),
+            "fingerprints": rows.column([change.fingerprint for change in changes]),
         }
         if not transition.leaves:
             values |= {
@@ -130,117 +213,209 @@ class PostgresLeases:
             }
         return values
 
-    async def locked(self, held: Sequence[Held]) -> set[Held]:
+    def begin(self, queue: str, target: object) -> PostgresJobTransaction:
+        def over(driver: Driver) -> PostgresLeases:
+            return PostgresLeases(self._runner.over(driver), self._names, self.handlers)
+
+        return PostgresJobTransaction(self.handlers, target, over)
+
+    def _result_values(self, changes: Sequence[Change]) -> dict[str, object]:
+        results = [change.result for change in changes if change.result is not None]
+        assert len(results) == len(changes)  # noqa: S101 - the settler never mixes the two
+        return {
+            "results": rows.column([result.value for result in results]),
+            "result_errors": rows.column([result.error for result in results]),
+            "keeps": [result.keep for result in results],
+            "channel": self._names.results_channel,
+        }
+
+    async def note_progress(self, notes: Sequence[ProgressNote]) -> list[LeaseKey]:
+        done: list[LeaseKey] = []
+        for batch in without_twins(notes, KEY_ID):
+            held = [note.key for note in batch]
+            [[moved]] = await self._runner.run(
+                "note_progress",
+                **_owned(held),
+                fractions=[note.progress.fraction for note in batch],
+                messages=rows.column([note.progress.message for note in batch]),
+            )
+            done += _moved(held, moved)
+        return done
+
+    async def locked(self, held: Sequence[LeaseKey]) -> set[LeaseKey]:
         ids = sorted({lease.id for lease in held})
         found = {row[0] for row in await self._runner.run("locked", ids=ids)}
         return {lease for lease in held if lease.id in found}
 
     async def recall(self) -> None:
         if self._doubtful:
-            await self._hand_back_doubtful()
+            await self._release_doubtful()
 
-    async def forget(self, tokens: Sequence[UUID]) -> None:
+    async def delete_claims(self, tokens: Sequence[UUID]) -> None:
         if tokens:
-            await self._runner.run("forget", tokens=list(tokens))
+            await self._runner.run("delete_claims", tokens=list(tokens))
 
     async def recover(
-        self, wants: Sequence[Want], *, limit: int = 1000, worker: str | None = None
+        self,
+        rules: Sequence[ClaimRule],
+        *,
+        limit: int = 1000,
+        worker: str | None = None,
+        held: Sequence[LeaseKey] = (),
+        contact: timedelta | None = None,
+        lived: timedelta | None = None,
     ) -> Recovery:
+        # What an outage keeps on its way must not be taken for a judgement of today.
+        [[asked]] = await self._runner.run("now")
         found = await self._runner.run(
             Verb.RECOVER,
+            asked=asked,
+            **_owned(_newest(held)),
+            contact=contact,
+            lived=lived,
             worker=worker,
             limit=limit,
-            entrypoints=[want.entrypoint for want in wants],
-            caps=[want.max_recoveries for want in wants],
+            entrypoints=[rule.entrypoint for rule in rules],
+            caps=[rule.max_recoveries for rule in rules],
             default_cap=_DEFAULT_MAX_RECOVERIES,
             channel=self._names.channel,
         )
-        back = [row for row in found if not row[1]]
+        back, ended = [row for row in found if not row[1]], [row for row in found if row[1]]
+        # Their entrypoints may have had no lane when pauses were read with the lanes.
+        self._pauses.expire()
         self._lanes.expect((row[2], row[3], row[4]) for row in back)
         return Recovery(
             recovered=tuple(JobId(row[0]) for row in back),
-            retired=tuple(JobId(row[0]) for row in found if row[1]),
+            retired=tuple(JobId(row[0]) for row in ended),
+            excused=tuple(JobId(row[0]) for row in found if row[5]),
+            recovered_by_queue=Counter(row[2] for row in back),
+            retired_by_queue=Counter(row[2] for row in ended),
         )
 
     async def housekeep(self) -> None:
         more = True
         while more:
-            _, more = await self._counting.bite(self._runner)
-        await self._runner.run("forget_ended")
-        await self._runner.run("forget_workers")
-        await self._runner.run("forget_enqueues")
+            _, more = await self._rollup.count_batch(self._runner)
+        await self._retention.run(self._runner)
+        await self._restorer.run(self._runner)
+        await self._runner.run("delete_ended_claims")
+        await self._runner.run("delete_silent_workers")
+        self._timeouts.check([WorkerInfo(*row) for row in await self._runner.run("workers")])
+        await self._runner.run("delete_enqueues")
+        await self._delete_old("delete_results")
+        await self._delete_old("delete_progress")
+
+    async def _delete_old(self, statement: str) -> None:
+        """In small batches, so that no statement takes long."""
+        deleted = _DELETE_BATCH
+        while deleted == _DELETE_BATCH:
+            [[deleted]] = await self._runner.run(statement, limit=_DELETE_BATCH)
 
     async def tidy(self) -> None:
-        await self._vacuuming.run(self._runner)
+        await self._vacuum.run(self._runner)
 
-    async def report(self, worker: WorkerInfo) -> None:
-        await self._runner.run("report", **worker._asdict())
-
-    async def farewell(self, worker: str) -> None:
-        await self._runner.run("farewell", id=worker)
-
-    async def _look(self) -> None:
+    async def _scan(self) -> None:
+        asked_at = monotonic()
         found = await self._runner.run("lanes", **self._lanes.question())
-        self._lanes.answer((*row,) for row in found)
+        self._lanes.answer((*row[:_LANE_COLUMNS],) for row in found)
+        self._pauses.scanned(asked_at, ((row[0], row[_LANE_COLUMNS]) for row in found))
 
-    async def _take(self, limit: int, worker: str) -> list[Job]:
-        """Highest priority first; as long as there is room and a lane that may have more."""
+    async def _without_paused(self, jobs: list[Job]) -> list[Job]:
+        """Release what was paused while a late reply was on its way."""
+        if not jobs or monotonic() - self._pauses.seen_at < LATE_SECONDS:
+            return jobs
+        await self._pauses.renew()
+        late = {job.id for job in jobs if self._pauses.covers(job.entrypoint)}
+        changes = [
+            Change(LeaseKey(job.id, job.claim_token), reason=RELEASED_BY_PAUSE)
+            for job in jobs
+            if job.id in late and job.claim_token
+        ]
+        if changes:
+            await self.change(TRANSITIONS[Verb.RELEASE], changes)
+        return [job for job in jobs if job.id not in late]
+
+    async def _take(self, lanes: Lanes, claim: Transition, limit: int, worker: str) -> list[Job]:
+        """Claim, highest priority first, while `limit` allows and a lane may have more."""
         jobs: list[Job] = []
         began = monotonic()
-        for priority in self._lanes.priorities():
+        for priority in lanes.priorities():
             while len(jobs) < limit:
-                hand = self._lanes.deal(priority, limit - len(jobs))
-                if not hand:
+                shares = lanes.deal(priority, limit - len(jobs))
+                if not shares:
                     break
-                jobs += await self._take_hand(priority, hand, worker)
+                jobs += await self._claim_shares(claim, priority, shares, worker)
                 if jobs and _aging(jobs[0], monotonic() - began):
                     return jobs
         return jobs
 
-    async def _take_hand(
-        self, priority: int, hand: Sequence[tuple[Lane, int]], worker: str
+    async def _claim_shares(
+        self, claim: Transition, priority: int, shares: Sequence[tuple[Lane, int]], worker: str
     ) -> list[Job]:
-        free = [(lane, share) for lane, share in hand if not lane.want.concurrency_limit]
-        jobs = await self._lease(self._runner, priority, free, worker) if free else []
-        for lane, share in hand:
-            if lane.want.concurrency_limit:
-                jobs += await self._take_limited(priority, lane, share, worker)
+        free = [(lane, share) for lane, share in shares if not lane.rule.concurrency_limit]
+        jobs = await self._lease(self._runner, claim, priority, free, worker) if free else []
+        for lane, share in shares:
+            if lane.rule.concurrency_limit:
+                jobs += await self._take_limited(claim, priority, lane, share, worker)
         return jobs
 
-    async def _take_limited(self, priority: int, lane: Lane, share: int, worker: str) -> list[Job]:
+    async def _take_limited(
+        self, claim: Transition, priority: int, lane: Lane, share: int, worker: str
+    ) -> list[Job]:
         """Count and claim under the entrypoint's lock, so that the limit is never exceeded."""
-        name = lane.want.entrypoint
-        lock = f"holdfast limit {self._names.table()} {name}"
+        name, asked = lane.rule.entrypoint, monotonic()
         # What this claim has taken already is not renewed yet, so it must not wait for long.
-        wait = f"{max(1, lane.want.lease // _MILLISECOND // 20)}ms"
+        wait = f"{max(1, lane.rule.lease // _MILLISECOND // 20)}ms"
         try:
             async with self._runner.driver.transaction() as tx:
-                await tx.fetch(_LOCK, [lock, wait])
-                return await self._take_room(self._runner.over(tx), priority, lane, share, worker)
+                inside = self._runner.over(tx)
+                await _lock_limit(inside, name, wait)
+                self._waiting_since.pop(name, None)
+                return await self._take_room(inside, claim, priority, lane, share, worker)
         except DatabaseError as error:
             if not error.locked:
                 raise
-            lane.dry = self._contended = True
-            return []
+        lane.dry = self._contended = True
+        since = self._waiting_since.setdefault(name, asked)
+        if monotonic() - since >= _LONG_WAIT_SECONDS:
+            await self._report_holder(name, monotonic() - since)
+        return []
+
+    async def _report_holder(self, name: str, seconds: float) -> None:
+        holder = await holders(self._runner.run("limit_holder", entrypoint=name))
+        self._log.warning(
+            "no job of %r could be claimed for %.1f s: its limit is locked by %s",
+            name,
+            seconds,
+            holder,
+        )
 
     async def _take_room(
-        self, inside: Runner, priority: int, lane: Lane, share: int, worker: str
+        self,
+        inside: Runner,
+        claim: Transition,
+        priority: int,
+        lane: Lane,
+        share: int,
+        worker: str,
     ) -> list[Job]:
-        name = lane.want.entrypoint
-        [[running]] = await inside.run("running", entrypoint=name)
-        room = min(share, lane.want.concurrency_limit - running)
+        name = lane.rule.entrypoint
+        most = lane.rule.concurrency_limit
+        [[running, _]] = await inside.run("running", entrypoint=name, most=most)
+        room = min(share, most - running)
         if room <= 0:
             lane.dry = True
             return []
-        jobs = await self._lease(inside, priority, [(lane, room)], worker, limited=name)
+        jobs = await self._lease(inside, claim, priority, [(lane, room)], worker, limited=name)
         lane.dry = lane.dry or room < share
         return jobs
 
     async def _lease(
         self,
         runner: Runner,
+        claim: Transition,
         priority: int,
-        hand: Sequence[tuple[Lane, int]],
+        shares: Sequence[tuple[Lane, int]],
         worker: str,
         limited: str | None = None,
     ) -> list[Job]:
@@ -252,19 +427,21 @@ class PostgresLeases:
             "token": token,
             "worker": worker,
             "priority": priority,
-            "entrypoints": [lane.want.entrypoint for lane, _ in hand],
-            "floors": [lane.floor for lane, _ in hand],
-            "floor_ids": [lane.floor_id for lane, _ in hand],
-            "ceilings": [lane.ceiling for lane, _ in hand],
-            "shares": [share for _, share in hand],
-            "max_attempts": [lane.want.max_attempts for lane, _ in hand],
-            "leases": [lane.want.lease for lane, _ in hand],
-            "shortest": min(lane.want.lease for lane, _ in hand),
+            "entrypoints": [lane.rule.entrypoint for lane, _ in shares],
+            "floors": [lane.floor for lane, _ in shares],
+            "floor_ids": [lane.floor_id for lane, _ in shares],
+            "ceilings": [lane.ceiling for lane, _ in shares],
+            "shares": [share for _, share in shares],
+            "max_attempts": [lane.rule.max_attempts for lane, _ in shares],
+            "leases": [lane.rule.lease for lane, _ in shares],
+            "shortest": min(lane.rule.lease for lane, _ in shares),
         }
         # Until the reply is here and committed, nobody knows whether the claim happened.
         self._doubtful.append(token)
-        found = await runner.run(Verb.CLAIM, **values)
-        terms = {lane.want.entrypoint: lane.want.lease for lane, _ in hand}
+        if claim is not _CLAIM:
+            values["max_recoveries"] = [lane.rule.max_recoveries for lane, _ in shares]
+        found = await runner.run(claim.name, **values)
+        terms = {lane.rule.entrypoint: lane.rule.lease for lane, _ in shares}
         instants = rows.Instants()
         try:
             jobs = [rows.claimed(row, token, worker, terms, instants) for row in found]
@@ -276,8 +453,8 @@ class PostgresLeases:
         jobs.sort(key=_IN_LANE)
         last = {job.entrypoint: job for job in jobs}
         taken = Counter(map(_ENTRYPOINT, jobs))
-        for lane, share in hand:
-            lane.took(last.get(lane.want.entrypoint), taken[lane.want.entrypoint], share)
+        for lane, share in shares:
+            lane.took(last.get(lane.rule.entrypoint), taken[lane.rule.entrypoint], share)
         return jobs
 
     def _readable(
@@ -289,25 +466,43 @@ class PostgresLeases:
             try:
                 jobs.append(read(row))
             except UnreadableReply as error:
-                held = Held(JobId(row[0]), token)
+                held = LeaseKey(JobId(row[0]), token)
                 self._unreadable.append(Change(held, error=str(error), reason="unreadable"))
         return jobs
 
     async def _hold_unreadable(self) -> None:
         for change in self._unreadable:
-            logger.error("job %s is held: %s", change.held.id, change.error)
+            logger.error("job %s is held: %s", change.key.id, change.error)
         await self.change(TRANSITIONS[Verb.HOLD], self._unreadable)
         self._unreadable.clear()
 
-    async def _hand_back_doubtful(self) -> None:
+    async def _release_doubtful(self) -> None:
         """Release what claims took whose replies never came."""
         tokens = list(self._doubtful)
         found = await self._runner.run("claimed_under", tokens=tokens)
-        changes = [Change(Held(JobId(row[0]), row[1]), reason=_LOST_REPLY) for row in found]
+        changes = [Change(LeaseKey(JobId(row[0]), row[1]), reason=_LOST_REPLY) for row in found]
         await self.change(TRANSITIONS[Verb.RELEASE], changes)
         # Not those that were not found: they may commit only now, and the sweep needs them then.
-        await self.forget(list({change.held.token for change in changes}))
+        await self.delete_claims(list({change.key.token for change in changes}))
         del self._doubtful[: len(tokens)]
+
+
+async def _lock_limit(inside: Runner, entrypoint: str, wait: str) -> None:
+    locked = await inside.run("limit_lock", entrypoint=entrypoint, wait=wait)
+    if not locked:
+        await inside.run("limit_add", entrypoint=entrypoint)
+        locked = await inside.run("limit_lock", entrypoint=entrypoint, wait=wait)
+    _check_isolation(entrypoint, locked[0][0])
+
+
+def _check_isolation(entrypoint: str, found: str) -> None:
+    """Refuse a caller's transaction whose snapshot is older than the lock."""
+    if found != "read committed":
+        raise DatabaseError(
+            f"a job of {entrypoint!r}, which has a limit, cannot be claimed in a transaction of "
+            f"the isolation level {found}: it counts in an old snapshot; begin the transaction "
+            "with isolation level read committed, or give the worker a connection outside any"
+        )
 
 
 def _aging(job: Job, seconds: float) -> bool:
@@ -331,7 +526,13 @@ def without_twins(leases: Iterable[L], id_of: Callable[[L], JobId] = _ID) -> lis
     return batches
 
 
-def _owned(batch: Sequence[Held]) -> dict[str, object]:
+def _newest(held: Sequence[LeaseKey]) -> list[LeaseKey]:
+    """One lease of each job, sorted by id: of two the newer, which is the one that may be owned."""
+    newest = {lease.id: lease for lease in held}
+    return [newest[job_id] for job_id in sorted(newest)]
+
+
+def _owned(batch: Sequence[LeaseKey]) -> dict[str, object]:
     """The leases of a batch: its ids, and for each the place of its token among the few claims."""
     places: dict[UUID, int] = {}
     owners: list[str] = []
@@ -346,7 +547,7 @@ def _owned(batch: Sequence[Held]) -> dict[str, object]:
     }
 
 
-def _moved(batch: Sequence[Held], ids: Sequence[int]) -> Sequence[Held]:
+def _moved(batch: Sequence[LeaseKey], ids: Sequence[int]) -> Sequence[LeaseKey]:
     if len(ids) == len(batch):
         return batch
     found = set(ids)

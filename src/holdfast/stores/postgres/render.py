@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.histogram import STEPS
 from holdfast.lifecycle import (
     FINAL,
+    LEAST_RECOVERIES_CAP,
+    MOVE_HELD,
+    MOVE_LEASED,
+    MOVE_WAITING,
+    RECOVER_OUTAGE,
     RETIRE_STALE,
     RETIRE_UNCLAIMABLE,
     STALE_ERROR,
@@ -31,9 +37,10 @@ from holdfast.stores.postgres.binding import (
     Binding,
 )
 from holdfast.stores.postgres.lanes import MOST_OF_A_LANE
+from holdfast.stores.postgres.pages import CHOSEN, LISTED, LISTS, PAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from holdfast.settings import Names
 
@@ -47,6 +54,22 @@ IDS = "cast((select :held_ids::text::bigint[]) as bigint[])"
 PATIENCE = "set_config('lock_timeout', '100ms', true)"
 """What a worker's change waits for a row at most: the others of its batch must not wait longer."""
 
+_NOW = "coalesce(:now::timestamptz, clock_timestamp())"
+SINCE = (
+    "greatest(case when :now::timestamptz is null and pg_postmaster_start_time() between "
+    "clock_timestamp() - :lived::interval and clock_timestamp() then pg_postmaster_start_time() "
+    "end, "
+    f"{_NOW} - :contact::interval, "
+    f"case when {_NOW} - :asked::timestamptz > interval '1 second' then {_NOW} end)"
+)
+"""When the last outage ended that the caller saw. It is the latest of a start of the server which
+it lived through, the beginning of its contact, and now if the statement was on its way for more
+than a second.
+
+A start in the future says nothing, since the clock was set back after it. A clock that a test gives
+has nothing to do with the server's.
+"""
+
 _PLACE = f"width_bucket(j.id, {IDS})"
 
 
@@ -58,6 +81,8 @@ def _item(name: str, kind: str) -> str:
 _LANE_CAP = f"coalesce(j.max_attempts, l.max_attempts, {_NO_CAP})"
 _ROW_CAP = f"coalesce(j.max_attempts, {_item('max_attempts', 'integer')}, {_NO_CAP})"
 
+_LANE_RECOVERIES = f"greatest({LEAST_RECOVERIES_CAP}, coalesce(j.max_recoveries, l.max_recoveries))"
+
 GUARDS: Mapping[Guard, str] = {
     Guard.OWNED: (
         f"j.claim_token = (:tokens::uuid[])"
@@ -68,12 +93,22 @@ GUARDS: Mapping[Guard, str] = {
     Guard.ATTEMPTS_SPENT: f"j.attempts >= {_LANE_CAP}",
     Guard.RETRY_LEFT: f"j.attempts + 1 < {_ROW_CAP}",
     Guard.RETRY_SPENT: f"j.attempts + 1 >= {_ROW_CAP}",
-    Guard.STALE: "j.heartbeat + j.lease <= (select now from clock)",
-    Guard.RECOVERY_LEFT: "not s.spent",
-    Guard.RECOVERY_SPENT: "s.spent",
+    # The planner has no statistics of this expression. With a bare comparison, statistics taken
+    # while all jobs were recovered ones would let it sort the whole lane.
+    Guard.NEVER_RECOVERED: "coalesce(j.recoveries = 0, false)",
+    Guard.RECOVERED: "j.recoveries > 0",
+    Guard.RECOVERY_LEFT: f"j.recoveries + 1 < {_LANE_RECOVERIES}",
+    Guard.RECOVERY_SPENT: f"j.recoveries + 1 >= {_LANE_RECOVERIES}",
+    Guard.STALE: (
+        "greatest(j.heartbeat, (select since from clock)) + j.lease <= (select now from clock)"
+    ),
+    Guard.COUNTED: "not s.excused",
+    Guard.EXCUSED: (
+        "(:worker::text is null and coalesce(j.heartbeat < (select since from clock), false))"
+    ),
     Guard.KEY_FREE: "i.free",
 }
-"""`j` is the row, `l` the lane it was found in, `s` and `i` what the statement judged before."""
+"""`j` is the row, `l` the lane it was found in, `i` what the statement judged before."""
 
 EFFECTS: Mapping[Effect, str] = {
     Effect.TAKE_LEASE: (
@@ -96,12 +131,19 @@ EFFECTS: Mapping[Effect, str] = {
     Effect.NOTE_STALE: (
         f"last_error = coalesce(j.last_error, '{STALE_ERROR}'), last_error_at = clock.now"
     ),
-    Effect.PARK: "held_at = clock.now",
-    Effect.UNPARK: "held_at = null",
+    Effect.MARK_HELD: "held_at = clock.now",
+    Effect.CLEAR_HELD: "held_at = null",
     Effect.REPLACE_PAYLOAD: "payload = :payload::bytea",
+    Effect.RENAME: "entrypoint = coalesce(:entrypoint::text, j.entrypoint)",
 }
 
-READING = ("get", "list_held", "list_running", "browse")
+_KINDS = (Guard.NEVER_RECOVERED, Guard.RECOVERED, Guard.RECOVERY_LEFT, Guard.RECOVERY_SPENT)
+"""Guards that tell apart which of the due rows a claim is about."""
+
+WITH_RESULT = f"{Verb.COMPLETE}:with_result"
+"""Completes jobs whose tasks store what they return. The others keep the plain statement."""
+
+READING = ("get", "list_held", "list_running", "browse", *LISTS)
 """Statements that return jobs to people. Each has a twin `name:hidden` for those whose privileges
 end before payloads and headers."""
 
@@ -133,6 +175,30 @@ _NEEDED = (
 )
 """Whether some listener has said that it needs to be told, by sharing a lock."""
 
+_SLEEPER = "hashtextextended('listeners of ' || :channel::text || ' ' || w.id, 0)"
+_SLEEPS = (
+    f"case when pg_try_advisory_lock({_SLEEPER}) then not pg_advisory_unlock({_SLEEPER}) "
+    "else true end"
+)
+"""Whether worker `w` lives and waits for work: its session shares a lock of its own."""
+
+_LONGEST_WAKE = "1900"
+"""Characters of a wake-up. A NOTIFY has room for 7999 bytes; workers that it does not name poll."""
+
+
+_WRITES = re.compile(
+    r"\b(insert|update|delete|merge|lock|vacuum|pg_notify|set_config|nextval|\w*advisory\w*)\b"
+)
+
+
+class Query(NamedTuple):
+    """A statement with its arguments, as it is sent."""
+
+    text: str
+    args: Sequence[object]
+    reads: bool
+    """It changes nothing, so it may be sent again when its reply was lost."""
+
 
 @dataclass(frozen=True, slots=True)
 class Statement:
@@ -141,9 +207,13 @@ class Statement:
     name: str
     text: str
     parameters: tuple[str, ...]
+    reads: bool = False
 
     def args(self, values: Mapping[str, object]) -> list[object]:
         return [values[parameter] for parameter in self.parameters]
+
+    def query(self, values: Mapping[str, object]) -> Query:
+        return Query(self.text, self.args(values), self.reads)
 
 
 def number(name: str, text: str) -> Statement:
@@ -153,7 +223,8 @@ def number(name: str, text: str) -> Statement:
     def place(match: re.Match[str]) -> str:
         return f"${order.setdefault(match[1], len(order) + 1)}"
 
-    return Statement(name, _PARAMETER.sub(place, text), tuple(order))
+    numbered = _PARAMETER.sub(place, text)
+    return Statement(name, numbered, tuple(order), reads=_WRITES.search(numbered) is None)
 
 
 def template(file: str) -> str:
@@ -170,14 +241,29 @@ def sets(transition: Transition, binding: Binding) -> str:
     return ", ".join(parts)
 
 
-def guards(transition: Transition, binding: Binding) -> str:
-    """The conditions of a transition.
+def by_a_person(transition: Transition, binding: Binding) -> str:
+    """The assignments of a transition without the columns of the lease, which count only while the
+    row is picked and which an operator may not write."""
+    effects = tuple(effect for effect in transition.effects if effect is not Effect.FREE_LEASE)
+    return sets(replace(transition, effects=effects), binding)
 
-    Owning the token implies being picked (a constraint of the table), and saying so again would
-    let statistics taken while nothing was picked choose a scan of the backlog.
+
+def leased(binding: Binding) -> str:
+    """The row `j` is picked, so that its lease counts: a person may have queued it by hand, and the
+    token of the old lease is still there.
+
+    Behind coalesce the planner does not see the state. Statistics taken while nothing was picked
+    would otherwise let it choose a scan of the backlog.
     """
+    return f"coalesce({binding.is_in(TRANSITIONS[Verb.RENEW].sources)}, false)"
+
+
+def guards(transition: Transition, binding: Binding) -> str:
+    """The conditions of a transition."""
     conditions = [GUARDS[guard] for guard in transition.guards]
-    if Guard.OWNED not in transition.guards:
+    if Guard.OWNED in transition.guards:
+        conditions.append(leased(binding))
+    else:
         conditions.insert(0, binding.is_in(transition.sources))
     return " and ".join(conditions)
 
@@ -203,9 +289,18 @@ class Statements:
             "schedule_columns": ", ".join(f"s.{column}" for column in SCHEDULE_COLUMNS),
             "breaker_columns": ", ".join(f"b.{column}" for column in BREAKER_COLUMNS),
             "final": f"({', '.join(self.binding.word(status) for status in FINAL)})",
+            "success": self.binding.word(Status.SUCCESSFUL),
             "on_conflict": _ON_CONFLICT["skip"],
             "needed": _NEEDED,
+            "sleeps": _SLEEPS,
+            "longest_wake": _LONGEST_WAKE,
+            "leased": leased(self.binding),
             "patience": PATIENCE,
+            "since": SINCE,
+            "steps": f"'{{{','.join(map(repr, STEPS))}}}'::double precision[]",
+            "waiting": self.binding.is_in(TRANSITIONS[Verb.CLAIM].sources),
+            "listed": LISTED,
+            "chosen": CHOSEN,
         }
         self._all = {statement.name: statement for statement in self._render_all()}
 
@@ -220,12 +315,19 @@ class Statements:
 
     def _render_all(self) -> list[Statement]:
         plain = [
+            "limit_lock",
+            "limit_add",
+            "limit_holder",
             "running",
             "claimed_under",
+            "leased_to",
+            "lock",
             "locked",
-            "forget",
-            "forget_ended",
-            "forget_workers",
+            "delete_claims",
+            "delete_ended_claims",
+            "restore_claims",
+            "unrecorded",
+            "delete_silent_workers",
             "get",
             "statuses",
             "list_held",
@@ -236,16 +338,30 @@ class Statements:
             "log",
             "aggregate",
             "statistics",
+            "timings",
             "prune",
+            "uncounted",
+            "delete_expired",
+            "retention_read",
+            "retention_write",
+            "ids",
+            "clear_log",
+            "clear_statistics",
             "report",
-            "farewell",
+            "sign_off",
             "workers",
+            "wake",
             "now",
             "dead_rows",
             "sees_payloads",
             "enqueue_close",
             "enqueue_recall",
-            "forget_enqueues",
+            "delete_enqueues",
+            "results",
+            "delete_results",
+            "progress",
+            "list_progress",
+            "delete_progress",
             "schedule_register",
             "schedule_due",
             "schedule_advance",
@@ -255,9 +371,15 @@ class Statements:
             "breaker_read",
             "breaker_register",
             "breaker_write",
+            "pause",
+            "resume",
+            "pauses",
+            "acts",
+            "doctor_server",
+            "doctor_tables",
         ]
         return [
-            *(self._fill(file, file) for file in plain),
+            *(self._fill(file, file) for file in (*plain, *PAGES)),
             *(
                 self._fill(f"enqueue:{word}", "insert", on_conflict=clause, skipped=_SKIPPED[word])
                 for word, clause in _ON_CONFLICT.items()
@@ -267,22 +389,40 @@ class Statements:
                 for word, clause in _ON_CONFLICT.items()
             ),
             *(self._fill(f"{file}:hidden", file, seen=_SEEN_BY_FEW) for file in READING),
-            self._claim(),
-            self._reading("lanes"),
-            self._reading("oldest"),
+            *(self._claim(row) for row in TRANSITIONS.values() if row.verb is Verb.CLAIM),
+            self._lanes("lanes", Guard.NEVER_RECOVERED),
+            self._lanes("lanes:recovered", Guard.RECOVERED),
+            self._recovered_waiting(),
+            self._of_claimable("oldest"),
+            self._of_claimable("raise_priority"),
+            self._of_claimable("explain_job"),
+            self._of_claimable("explain_first"),
             self._recover(),
             self._requeue(),
+            self._fill(
+                "requeue_preview",
+                "requeue_preview",
+                held=self.binding.is_in(TRANSITIONS[Verb.REQUEUE].sources),
+            ),
             self._edit(),
+            self._move(),
             *(self._change(row) for row in TRANSITIONS.values() if _is_change(row)),
+            self._complete_with_result(),
+            self._note_progress(),
             *(self._remove(row) for row in TRANSITIONS.values() if _is_removal(row)),
         ]
 
-    def _claim(self) -> Statement:
-        claim, retire = TRANSITIONS[Verb.CLAIM], RETIRE_UNCLAIMABLE
+    def _claim(self, claim: Transition) -> Statement:
+        retire = RETIRE_UNCLAIMABLE
+        kind = [GUARDS[guard] for guard in claim.guards if guard in _KINDS]
+        capped = any("l.max_recoveries" in condition for condition in kind)
         return self._fill(
-            Verb.CLAIM,
+            claim.name,
             "claim",
             claimable=self.binding.is_in(claim.sources),
+            kind=" and ".join(kind),
+            more_arrays=", (select :max_recoveries::integer[])" if capped else "",
+            more_columns=", max_recoveries" if capped else "",
             spent=GUARDS[Guard.ATTEMPTS_SPENT],
             most=str(MOST_OF_A_LANE),
             claim=sets(claim, self.binding),
@@ -291,9 +431,26 @@ class Statements:
             retire_reason=_literal(retire.reason),
         )
 
-    def _reading(self, name: str) -> Statement:
+    def _lanes(self, name: str, kind: Guard) -> Statement:
+        """Lanes of recovered jobs are found by the index that has only those."""
+        narrow = f" and {GUARDS[kind]}" if kind is Guard.RECOVERED else ""
         claimable = self.binding.is_in(TRANSITIONS[Verb.CLAIM].sources)
-        return self._fill(name, name, claimable=claimable)
+        return self._fill(name, "lanes", claimable=f"{claimable} and {GUARDS[kind]}", narrow=narrow)
+
+    def _recovered_waiting(self) -> Statement:
+        name = "recovered_waiting"
+        return self._fill(
+            name,
+            name,
+            claimable=self.binding.is_in(TRANSITIONS[Verb.CLAIM].sources),
+            recovered=GUARDS[Guard.RECOVERED],
+            suspect=GUARDS[Guard.RECOVERY_SPENT],
+            most=str(MOST_OF_A_LANE),
+        )
+
+    def _of_claimable(self, name: str) -> Statement:
+        """A statement about jobs that wait to be claimed."""
+        return self._fill(name, name, claimable=self.binding.is_in(TRANSITIONS[Verb.CLAIM].sources))
 
     def _recover(self) -> Statement:
         recover, retire = TRANSITIONS[Verb.RECOVER], RETIRE_STALE
@@ -301,11 +458,16 @@ class Statements:
             Verb.RECOVER,
             "recover",
             stale=GUARDS[Guard.STALE],
+            least=str(LEAST_RECOVERIES_CAP),
+            excused=GUARDS[Guard.EXCUSED],
+            owned=GUARDS[Guard.OWNED],
             recover=sets(recover, self.binding),
+            excuse=sets(RECOVER_OUTAGE, self.binding),
             retire=sets(retire, self.binding),
             recovered=self.binding.word(recover.target),
             retired=self.binding.word(retire.target),
             recover_reason=_literal(recover.reason),
+            excuse_reason=_literal(RECOVER_OUTAGE.reason),
             retire_reason=_literal(retire.reason),
         )
 
@@ -330,8 +492,21 @@ class Statements:
             reason=_literal(row.reason),
         )
 
+    def _move(self) -> Statement:
+        return self._fill(
+            Verb.MOVE,
+            "move",
+            waiting=self.binding.is_in(MOVE_WAITING.sources),
+            held=self.binding.is_in(MOVE_HELD.sources),
+            stale=GUARDS[Guard.STALE],
+            move_waiting=by_a_person(MOVE_WAITING, self.binding),
+            move_leased=by_a_person(MOVE_LEASED, self.binding),
+            move_held=by_a_person(MOVE_HELD, self.binding),
+            target=self.binding.word(MOVE_LEASED.target),
+        )
+
     def _change(self, row: Transition) -> Statement:
-        file = "renew" if row.verb is Verb.RENEW else "leave" if row.leaves else "stay"
+        file = "renew" if row.verb is Verb.RENEW else "finish" if row.leaves else "return_to_queue"
         return self._fill(
             row.name,
             file,
@@ -341,6 +516,21 @@ class Statements:
             reason=_literal(row.reason),
             claimable_now=f"status = {self.binding.word(Status.QUEUED)}",
         )
+
+    def _complete_with_result(self) -> Statement:
+        row = TRANSITIONS[Verb.COMPLETE]
+        return self._fill(
+            WITH_RESULT,
+            "finish_with_result",
+            guards=guards(row, self.binding),
+            target=self.binding.word(row.target),
+            reason=_literal(row.reason),
+        )
+
+    def _note_progress(self) -> Statement:
+        """Only a holder may write, and only while its lease counts, as for a renewal."""
+        name = "note_progress"
+        return self._fill(name, name, guards=guards(TRANSITIONS[Verb.RENEW], self.binding))
 
     def _remove(self, row: Transition) -> Statement:
         return self._fill(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.errors import UnreadableReply
 from holdfast.lifecycle import RETIRE_UNCLAIMABLE, TRANSITIONS, Status, Verb
-from holdfast.models import Job, LogEntry, Schedule, TracebackRecord
-from holdfast.stores.postgres.binding import JOB_COLUMNS, LOG_COLUMNS
+from holdfast.models import Job, LogEntry, Schedule, Statistic, TracebackRecord
+from holdfast.stores.postgres.binding import JOB_COLUMNS, LEASE_COLUMNS, LOG_COLUMNS
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -23,6 +23,10 @@ _STATUS = {str(status): status for status in Status}
 _PICKED, _HELD = TRANSITIONS[Verb.CLAIM].target, RETIRE_UNCLAIMABLE.target
 _JOB_STATUS = JOB_COLUMNS.index("status")
 _JOB_HEADERS = JOB_COLUMNS.index("headers")
+_WORDS = (str, bytes)
+"""JSON as it arrives. A caller's asyncpg connection may have a codec that has read it already, as
+those of SQLAlchemy have."""
+_NO_LEASE: dict[str, Any] = dict.fromkeys(LEASE_COLUMNS)
 _LOG_STATUS = LOG_COLUMNS.index("status")
 _LOG_TRACEBACK = LOG_COLUMNS.index("traceback")
 
@@ -31,12 +35,19 @@ def status(word: str) -> Status:
     return _STATUS[word]
 
 
-def job(row: Row) -> Job:
+def stored(row: Row) -> Job:
+    """Return the row as it stands."""
     values = list(row)
     values[_JOB_STATUS] = _STATUS[values[_JOB_STATUS]]
-    if values[_JOB_HEADERS] is not None:
+    if isinstance(values[_JOB_HEADERS], _WORDS):
         values[_JOB_HEADERS] = json.loads(values[_JOB_HEADERS])
     return Job(*values)
+
+
+def job(row: Row) -> Job:
+    """Return the row without a lease that counts no more, because a person queued it by hand."""
+    found = stored(row)
+    return found if found.status is _PICKED else found._replace(**_NO_LEASE)
 
 
 class Instants(dict[float | None, datetime | None]):
@@ -56,7 +67,9 @@ def _instant(seconds: float) -> datetime:
         return (datetime.max if seconds > 0 else datetime.min).replace(tzinfo=UTC)
 
 
-def _headers(words: str) -> dict[str, Any]:
+def _headers(words: str | dict[str, Any]) -> dict[str, Any]:
+    if isinstance(words, dict):
+        return words
     try:
         found: dict[str, Any] = json.loads(words)
     except (ValueError, RecursionError) as error:
@@ -99,7 +112,7 @@ def column(values: list[T | None]) -> list[T | None] | None:
 def log_entry(row: Row) -> LogEntry:
     values = list(row)
     values[_LOG_STATUS] = _STATUS[values[_LOG_STATUS]]
-    if values[_LOG_TRACEBACK] is not None:
+    if isinstance(values[_LOG_TRACEBACK], _WORDS):
         values[_LOG_TRACEBACK] = json.loads(values[_LOG_TRACEBACK])
     return LogEntry._make(values)
 
@@ -110,6 +123,13 @@ def schedule(row: Row) -> Schedule:
 
 def headers(value: Mapping[str, Any] | None) -> str | None:
     return None if value is None else json.dumps(value)
+
+
+def statistic(row: Row) -> Statistic:
+    bucket, entrypoint, priority, word, count, busy, waited, ran = row
+    return Statistic(
+        bucket, entrypoint, priority, _STATUS[word], count, busy, tuple(waited), tuple(ran)
+    )
 
 
 def traceback(record: TracebackRecord | None) -> str | None:

@@ -1,10 +1,14 @@
-"""Runs a statement by its name, with the store's clock."""
+"""Runs a statement by its name, and decides when it is sent again."""
 
 from __future__ import annotations
 
+import logging
+import random
 from typing import TYPE_CHECKING
 
-from holdfast.errors import PrivilegeMissing
+from holdfast.clock import monotonic
+from holdfast.errors import ConnectionLost, DatabaseError, DeadlineExceeded, PrivilegeMissing
+from holdfast.stores.postgres.drivers.error_mapping import REPEATABLE, UNTOUCHED
 from holdfast.stores.postgres.grants import purpose
 
 if TYPE_CHECKING:
@@ -12,7 +16,15 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.stores.postgres.drivers.base import Driver, Row
-    from holdfast.stores.postgres.render import Statements
+    from holdfast.stores.postgres.render import Query, Statements
+
+MEMORY = "select set_config('work_mem', '256MB', true)"
+"""Lets a statement that may not use the disk sort and count in memory."""
+
+_CONFLICT_TRIES = 3
+_FIRST_CONFLICT_PAUSE_SECONDS = 0.01
+
+_log = logging.getLogger(__name__)
 
 
 class Runner:
@@ -26,16 +38,62 @@ class Runner:
     def over(self, driver: Driver) -> Runner:
         return Runner(driver, self._statements, self._clock)
 
-    async def run(self, name: str, /, **values: object) -> Sequence[Row]:
-        return await self.run_within(None, name, **values)
-
-    async def run_within(
-        self, seconds: float | None, name: str, /, **values: object
+    async def run(
+        self, name: str, timeout: float | None = None, /, **values: object
     ) -> Sequence[Row]:
-        """As `run`, with another time limit than the driver's own."""
-        statement = self._statements[name]
+        """Run a statement within `timeout` seconds, by default those of the driver."""
         values["now"] = self._clock.now()
+        query = self._statements[name].query(values)
         try:
-            return await self.driver.fetch(statement.text, statement.args(values), timeout=seconds)
+            return await send(self.driver, query, timeout)
         except PrivilegeMissing as error:
             raise PrivilegeMissing(error.denied, statement=name, role=purpose(name)) from None
+        except DatabaseError as error:
+            # Repeated in a transaction of a caller's, it would undo what the caller did.
+            if not refuses_temporary_files(error) or not self.driver.autocommits:
+                raise
+        async with self.driver.transaction() as tx:
+            await tx.fetch(MEMORY)
+            return await tx.fetch(query.text, query.args, timeout=timeout)
+
+
+async def send(driver: Driver, query: Query, timeout: float | None = None) -> Sequence[Row]:
+    """Send a statement, and send it again where that cannot do anything twice."""
+    try:
+        return await driver.fetch(query.text, query.args, timeout=timeout)
+    except DatabaseError as error:
+        failed = error
+    deadline = monotonic() + (driver.timeout if timeout is None else timeout)
+    conflicts = resent = 0
+    while True:
+        # Inside a transaction the statements before it are undone as well.
+        if driver.in_transaction:
+            raise failed
+        if failed.sqlstate in REPEATABLE and conflicts < _CONFLICT_TRIES:
+            # Jitter keeps two statements that collided from colliding again in step.
+            pause = _FIRST_CONFLICT_PAUSE_SECONDS * 2**conflicts
+            await driver.pause(pause * random.uniform(0.5, 1.5))  # noqa: S311
+            conflicts += 1
+        elif not resent and driver.reconnects and _may_resend(query, failed, deadline):
+            level = logging.WARNING if failed.sqlstate in UNTOUCHED else logging.DEBUG
+            _log.log(level, "%s: %s; the statement is sent again", driver.place, failed)
+            resent = 1
+        else:
+            raise failed
+        try:
+            return await driver.fetch(query.text, query.args, timeout=timeout)
+        except DatabaseError as error:
+            failed = error
+
+
+def _may_resend(query: Query, error: DatabaseError, deadline: float) -> bool:
+    """Whether a new connection may help, and nothing can have been done by the last try."""
+    if error.sqlstate in UNTOUCHED:
+        return True
+    lost = isinstance(error, ConnectionLost) and not isinstance(error, DeadlineExceeded)
+    return lost and query.reads and monotonic() < deadline
+
+
+def refuses_temporary_files(error: DatabaseError) -> bool:
+    """Whether a statement needed more disk than temp_file_limit allows."""
+    return error.sqlstate == "53400"

@@ -6,14 +6,23 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidInput, MissingDependency
-from holdfast.stores.postgres.drivers.base import TIMEOUT, Driver, LendingDriver, Row
-from holdfast.stores.postgres.drivers.own import CONNECT_TIMEOUT
+from holdfast.stores.postgres.drivers.base import (
+    DEFAULT_TIMEOUT_SECONDS,
+    BaseDriver,
+    Driver,
+    Row,
+    positive,
+)
+from holdfast.stores.postgres.drivers.connections import DEFAULT_CONNECTIONS, Connections
+from holdfast.stores.postgres.drivers.dsn import parse
+from holdfast.stores.postgres.drivers.pgbouncer import Pooler
+from holdfast.stores.postgres.drivers.pool import DEFAULT_CONNECT_TIMEOUT_SECONDS, Address
 
 if TYPE_CHECKING:
     from typing import Literal
 
-    from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDsnDriver
-    from holdfast.stores.postgres.drivers.psycopg import PsycopgDsnDriver
+    from holdfast.stores.postgres.drivers.pool import OpenConnection
+    from holdfast.stores.postgres.drivers.reconnecting import Reconnecting
 
 __all__ = ["Driver", "Row", "connect", "wrap"]
 
@@ -22,32 +31,34 @@ _LIBRARIES = ("asyncpg", "psycopg")
 
 def connect(
     dsn: str,
-    role: str = "main",
     *,
+    listen_dsn: str | None = None,
+    connections: int = DEFAULT_CONNECTIONS,
     driver: Literal["asyncpg", "psycopg"] | None = None,
-    timeout: float = TIMEOUT,
-    connect_timeout: float = CONNECT_TIMEOUT,
+    timeout: float = DEFAULT_TIMEOUT_SECONDS,
+    connect_timeout: float = DEFAULT_CONNECT_TIMEOUT_SECONDS,
     statement_cache_size: int = 100,
-) -> Driver:
-    """A driver with a connection of its own, which it opens on first use."""
-    return _load(_choose(driver))(
-        dsn,
-        role=role,
-        timeout=timeout,
-        connect_timeout=connect_timeout,
-        statement_cache_size=statement_cache_size,
-    )
+) -> Reconnecting:
+    """A driver with connections of its own, which it opens on first use."""
+    positive("timeout", timeout)
+    positive("connect_timeout", connect_timeout)
+    library = _load(_choose(driver))
+
+    target = parse(dsn)
+    pooler = Pooler(seen=target.pooled)
+    address = Address(target, library, pooler, timeout, connect_timeout, statement_cache_size)
+    return Connections(address, listen_dsn, connections).driver("main")
 
 
-def _load(library: str) -> type[AsyncpgDsnDriver] | type[PsycopgDsnDriver]:
+def _load(library: str) -> OpenConnection:
     # On demand, because nobody needs both client libraries.
     if library == "asyncpg":
-        from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDsnDriver
+        from holdfast.stores.postgres.drivers.asyncpg import open_connection as open_asyncpg
 
-        return AsyncpgDsnDriver
-    from holdfast.stores.postgres.drivers.psycopg import PsycopgDsnDriver
+        return open_asyncpg
+    from holdfast.stores.postgres.drivers.psycopg import open_connection as open_psycopg
 
-    return PsycopgDsnDriver
+    return open_psycopg
 
 
 def _choose(driver: str | None) -> str:
@@ -65,7 +76,7 @@ def _choose(driver: str | None) -> str:
 
 def wrap(connection: object) -> Driver:
     """A driver over a connection or pool of the caller's, whichever library it is of."""
-    if isinstance(connection, LendingDriver):
+    if isinstance(connection, BaseDriver):
         return connection
     # By name, subclasses included, so that neither library is imported for the other's sake.
     origins = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}

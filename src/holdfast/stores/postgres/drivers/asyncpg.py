@@ -1,4 +1,4 @@
-"""Drivers over asyncpg: a caller's connection, a caller's pool, or connections of our own."""
+"""asyncpg: its connection behind our protocol, and drivers over a caller's connection or pool."""
 
 from __future__ import annotations
 
@@ -12,79 +12,90 @@ from holdfast.clock import monotonic
 from holdfast.errors import (
     ConnectionLost,
     DatabaseError,
+    DeadlineExceeded,
     HoldfastError,
     InvalidInput,
     UnreadableReply,
 )
 from holdfast.stores.postgres.drivers.base import (
-    TIMEOUT,
-    LendingDriver,
+    DEFAULT_TIMEOUT_SECONDS,
+    BaseDriver,
     Loan,
     OnNotify,
     Row,
-    SessionDriver,
+    SingleDriver,
+)
+from holdfast.stores.postgres.drivers.connection_lock import AsyncConnectionLock
+from holdfast.stores.postgres.drivers.dsn import for_asyncpg
+from holdfast.stores.postgres.drivers.error_mapping import failure, lost, overdue, unreachable
+from holdfast.stores.postgres.drivers.listening import (
+    DEAF_SECONDS,
+    NOTIFY,
     attend,
     is_pooled,
+    receives,
 )
-from holdfast.stores.postgres.drivers.bracket import GRACE
-from holdfast.stores.postgres.drivers.dsn import for_asyncpg
-from holdfast.stores.postgres.drivers.failures import failure, lost, overdue, unreachable
-from holdfast.stores.postgres.drivers.own import DsnDriver
-from holdfast.stores.postgres.drivers.pooling import DEAF_SECONDS, TELL, hears
 from holdfast.stores.postgres.drivers.sockets import keep_alive
-from holdfast.stores.postgres.drivers.turns import AsyncTurns
+from holdfast.stores.postgres.drivers.transactions import (
+    CANCEL_SECONDS,
+    ISOLATION,
+    POLITE_END_SECONDS,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
-    from types import TracebackType
 
-    from holdfast.stores.postgres.drivers.base import Session
+    from holdfast.stores.postgres.drivers.base import Connection
+    from holdfast.stores.postgres.drivers.dsn import Target
 
 _CLIENT_ERRORS = (asyncpg.InterfaceError, asyncpg.InternalClientError)
 _ERRORS = (asyncpg.PostgresError, *_CLIENT_ERRORS, OSError)
 
 
-class AsyncpgDriver(SessionDriver):
+class AsyncpgDriver(SingleDriver):
     """A caller's `asyncpg.Connection` (or one taken from a pool), which stays the caller's.
 
     A transaction that the caller has open is joined: it commits, or not, with everything else.
     """
 
-    def __init__(self, connection: Any, *, timeout: float = TIMEOUT) -> None:
-        super().__init__(AsyncpgSession(connection), timeout=timeout)
+    def __init__(self, connection: Any, *, timeout: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+        super().__init__(AsyncpgConnection(connection), timeout=timeout)
 
 
-class AsyncpgPoolDriver(LendingDriver):
+class AsyncpgPoolDriver(BaseDriver):
     """A caller's `asyncpg.Pool`; each statement borrows a connection, listening keeps one."""
 
     concurrent = True
     autocommits = True
 
-    def __init__(self, pool: Any, *, timeout: float = TIMEOUT) -> None:
+    def __init__(self, pool: Any, *, timeout: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         super().__init__(timeout=timeout)
         self._pool = pool
 
     @asynccontextmanager
     async def _lend(self, seconds: float) -> AsyncIterator[Loan]:
         deadline = monotonic() + seconds
-        connection = await self._acquire(seconds * 2 / 3)
-        loan = Loan(AsyncpgSession(connection), deadline)
-        session, patience = loan.session, None
+        lent = await self._acquire(seconds * 2 / 3)
+        loan = Loan(AsyncpgConnection(lent), deadline)
+        connection, patience = loan.connection, None
         try:
             yield loan
         except asyncio.CancelledError:
-            patience = GRACE
+            patience = POLITE_END_SECONDS
+            raise
+        except DeadlineExceeded:
+            # The connection has ended itself unless the server confirmed the statement's end.
             raise
         except ConnectionLost:
-            session.drop()
+            connection.drop()
             raise
         finally:
             try:
                 # asyncpg's own timeout leaves out the wait for a statement that was cancelled.
-                async with asyncio.timeout(patience or max(loan.left, GRACE)):
-                    await self._pool.release(connection)
+                async with asyncio.timeout(patience or max(loan.left, POLITE_END_SECONDS)):
+                    await self._pool.release(lent)
             except _ERRORS:
-                session.drop()
+                connection.drop()
 
     async def _acquire(self, seconds: float) -> Any:
         try:
@@ -103,54 +114,55 @@ class AsyncpgPoolDriver(LendingDriver):
             )
         while True:
             async with self._lend(self._timeout) as loan:
-                session, turns = loan.session, loan.session.new_turns()
-                if not await is_pooled(loan) or await hears(
-                    session, turns, self._tell, self._timeout
+                connection, lock = loan.connection, loan.connection.new_lock()
+                if not await is_pooled(loan) or await receives(
+                    connection, lock, self._notify, self._timeout
                 ):
-                    await attend(session, turns, channel, on_notify, on_ready)
-            self._pooling.deaf("the pool's server")
+                    await attend(connection, lock, channel, on_notify, on_ready)
+            self._pooler.warn_deaf("the pool's server")
             await asyncio.sleep(DEAF_SECONDS)
 
-    async def _tell(self, channel: str, word: str) -> None:
-        await self.fetch(TELL, (channel, word))
+    async def _notify(self, channel: str, word: str) -> None:
+        await self.fetch(NOTIFY, (channel, word))
 
 
-class AsyncpgDsnDriver(DsnDriver):
-    """A connection of our own."""
+async def open_connection(
+    target: Target, *, application_name: str, seconds: float, cache_size: int
+) -> Connection:
+    """Connect, with `seconds` for each host."""
+    reason: Exception = OSError("the DSN names no host")
+    for place in for_asyncpg(target):
+        try:
+            connection = await asyncpg.connect(
+                **place,
+                timeout=seconds,
+                statement_cache_size=cache_size,
+                server_settings={"application_name": application_name},
+            )
+        except TimeoutError:
+            reason = TimeoutError(f"no answer within {seconds:g} s")
+        except (asyncpg.ClientConfigurationError, ValueError):
+            # The library quotes what it could not read, which may be a password.
+            raise InvalidInput(
+                f"the dsn of {target} has an option that asyncpg does not understand; "
+                "compare it with PostgreSQL's list of connection parameters"
+            ) from None
+        except _ERRORS as error:
+            reason = error
+        else:
+            keep_alive(connection)
+            return AsyncpgConnection(connection)
+    raise unreachable(target, _words(reason), _sqlstate(reason)) from None
 
-    async def _open(self, seconds: float, cache_size: int) -> Session:
-        reason: Exception = OSError("the DSN names no host")
-        for place in for_asyncpg(self._target):
-            try:
-                connection = await asyncpg.connect(
-                    **place,
-                    timeout=seconds,
-                    statement_cache_size=cache_size,
-                    server_settings={"application_name": self._application_name},
-                )
-            except TimeoutError:
-                reason = TimeoutError(f"no answer within {seconds:g} s")
-            except (asyncpg.ClientConfigurationError, ValueError):
-                # The library quotes what it could not read, which may be a password.
-                raise InvalidInput(
-                    f"the dsn of {self._target} has an option that asyncpg does not understand; "
-                    "compare it with PostgreSQL's list of connection parameters"
-                ) from None
-            except _ERRORS as error:
-                reason = error
-            else:
-                keep_alive(connection)
-                return AsyncpgSession(connection)
-        raise unreachable(self._target, _words(reason), _sqlstate(reason)) from None
 
-
-class AsyncpgSession:
+class AsyncpgConnection:
     """One asyncpg connection, its errors translated and its calls bounded."""
 
-    begin = "begin"
+    begin = f"begin {ISOLATION}"
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
+        self.server_limit: float | None = None
         self._gone = asyncio.Event()
         self._listeners: dict[tuple[str, OnNotify], Callable[..., None]] = {}
 
@@ -170,25 +182,22 @@ class AsyncpgSession:
     def in_transaction(self) -> bool:
         return not self.closed and bool(self._connection.is_in_transaction())
 
-    def new_turns(self) -> AsyncTurns:
-        return AsyncTurns()
-
-    async def pause(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+    def new_lock(self) -> AsyncConnectionLock:
+        return AsyncConnectionLock()
 
     async def fetch(self, sql: str, args: Sequence[object], timeout: float) -> Sequence[Row]:
-        async with _Bounded(self, timeout):
-            try:
+        try:
+            async with asyncio.timeout(timeout):
                 rows: Sequence[Row] = await self._connection.fetch(sql, *args)
-            except _ERRORS:
-                raise
-            except Exception as error:
-                # A decoder's own: the library has read the rest of the reply all the same.
-                raise UnreadableReply(type(error).__name__) from None
-        return rows
+                return rows
+        except _ERRORS as error:
+            raise await self._failure(error, timeout) from None
+        except Exception as error:
+            # A decoder's own: the library has read the rest of the reply all the same.
+            raise UnreadableReply(type(error).__name__) from None
 
     async def script(self, sql: str, timeout: float) -> None:
-        async with _Bounded(self, timeout):
+        async with self.bounded(timeout):
             await self._connection.execute(sql)
 
     async def command(self, sql: str, timeout: float) -> None:
@@ -197,27 +206,48 @@ class AsyncpgSession:
     async def pooled(self, timeout: float) -> bool:
         # By the simple protocol, which prepares nothing and here returns no rows but their number.
         question = f"select where pg_backend_pid() = {self.pid}"
-        async with _Bounded(self, timeout):
-            answer: str = await self._connection.execute(question)
-        return answer == "SELECT 0"
+        async with self.bounded(timeout):
+            answer = await self._connection.execute(question)
+        return bool(answer == "SELECT 0")
 
     async def subscribe(self, channel: str, on_notify: OnNotify, timeout: float) -> None:
         def hear(_connection: Any, _pid: int, _channel: str, payload: str) -> None:
             on_notify(payload)
 
-        async with _Bounded(self, timeout):
+        async with self.bounded(timeout):
             await self._connection.add_listener(channel, hear)
-            self._connection.add_termination_listener(self._on_gone)
+        self._connection.add_termination_listener(self._on_gone)
         self._listeners[channel, on_notify] = hear
 
     async def unsubscribe(self, channel: str, on_notify: OnNotify) -> None:
         hear = self._listeners.pop((channel, on_notify), None)
         if hear is None or self.closed:
             return
-        async with _Bounded(self, GRACE):
-            if not self._listeners:
-                self._connection.remove_termination_listener(self._on_gone)
+        if not self._listeners:
+            self._connection.remove_termination_listener(self._on_gone)
+        async with self.bounded(POLITE_END_SECONDS):
             await self._connection.remove_listener(channel, hear)
+
+    @asynccontextmanager
+    async def bounded(self, seconds: float) -> AsyncIterator[None]:
+        """A call of the library that has to be over in time, its errors translated."""
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except _ERRORS as error:
+            raise await self._failure(error, seconds) from None
+
+    async def _failure(self, error: Exception, seconds: float) -> HoldfastError:
+        """What a failed call means. A statement past its deadline is cancelled on the server.
+
+        asyncpg's own timeout leaves out the wait for a statement that it cancelled.
+        """
+        if not isinstance(error, TimeoutError):
+            return self.translate(error)
+        # A backend that is left at its statement would stay beside the one that replaces it.
+        if not await self.stopped():
+            self.drop()
+        return overdue(seconds)
 
     def _on_gone(self, _connection: Any) -> None:
         self._gone.set()
@@ -233,13 +263,34 @@ class AsyncpgSession:
         if self.closed:
             raise lost("the server closed it")
 
+    async def stopped(self) -> bool:
+        """Whether the server confirms the end of the statement that was given up."""
+        try:
+            async with asyncio.timeout(CANCEL_SECONDS):
+                # asyncpg has asked the server to cancel it, and waits for the end of that first.
+                await self._connection.execute("select")
+        except asyncpg.PostgresError:
+            return not self.closed
+        except (*_CLIENT_ERRORS, OSError):
+            return False
+        except BaseException:
+            self.drop()
+            raise
+        return not self.closed
+
     def drop(self) -> None:
-        with suppress(*_CLIENT_ERRORS):
+        try:
             self._connection.terminate()
+        except _CLIENT_ERRORS:
+            pass
+        except RuntimeError:
+            # Its event loop has ended, and the transport with it. asyncpg would warn of an
+            # unclosed connection that nothing can close.
+            self._connection._protocol = None
 
     async def close(self) -> None:
         try:
-            async with asyncio.timeout(GRACE):
+            async with asyncio.timeout(POLITE_END_SECONDS):
                 await self._connection.close()
         except _ERRORS:
             self.drop()
@@ -258,39 +309,6 @@ class AsyncpgSession:
         # A protocol that lost its way answers the next statement with the last one's rows.
         self.drop()
         return lost(_words(error))
-
-
-class _Bounded:
-    """A call of the library: over in time, and its errors translated.
-
-    asyncpg's own timeout leaves out the wait for a statement that it cancelled.
-    """
-
-    __slots__ = ("_seconds", "_session", "_timeout")
-
-    def __init__(self, session: AsyncpgSession, seconds: float) -> None:
-        self._session = session
-        self._seconds = seconds
-        self._timeout = asyncio.timeout(seconds)
-
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            await self._timeout.__aexit__(kind, error, traceback)
-        except TimeoutError as late:
-            error = late
-        if isinstance(error, TimeoutError):
-            self._session.drop()
-            raise overdue(self._seconds) from None
-        if isinstance(error, _ERRORS):
-            raise self._session.translate(error) from None
 
 
 def _sqlstate(error: Exception) -> str | None:

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from holdfast.errors import InvalidInput
+from holdfast.redact import MASK, redact
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
 _PASSWORD = re.compile(r"://[^\s/?#@]*:\S*@|(?:^|[\s?&])password\s*=", re.IGNORECASE)
+_SECRETS = ("password", "sslpassword")
+_SHORTEST_SECRET = 4
+"""Characters. To mask shorter words would leave no message legible."""
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _SCHEMES = ("postgresql", "postgres")
 _POOLER, _ATTRIBUTES = "pgbouncer", "target_session_attrs"
@@ -51,12 +55,30 @@ class Target:
     pooled: bool = False
     """It says itself, with pgbouncer=true, that there is a pooler in between."""
 
+    def hide(self, text: str) -> str:
+        """Mask the passwords of the DSN, and their parts, in a message of a client library."""
+        parts = urlsplit(self.dsn)
+        options = parse_qsl(parts.query)
+        found = [parts.netloc.rpartition("@")[0].partition(":")[2]]
+        found += [value for name, value in options if name in _SECRETS]
+        words = {word for secret in found for word in _words_of(secret)}
+        for word in sorted(words, key=len, reverse=True):
+            text = text.replace(word, MASK)
+        return redact(text)
+
     def __str__(self) -> str:
         places = (
             f"{host or 'the default host'}{'' if port is None else f':{port}'}"
             for host, port in zip(self.hosts, self.ports, strict=True)
         )
         return f"{', '.join(places)}, database {self.database or 'of the user name'}"
+
+
+def _words_of(secret: str) -> list[str]:
+    """The secret as it is written and as it is meant, and what a client may cut out of either."""
+    whole = [secret, unquote(secret)]
+    cut = [part for text in whole for part in re.split(r"[@:/?#,\s]+", text)]
+    return [word for word in (*whole, *cut) if len(word) >= _SHORTEST_SECRET]
 
 
 def shows_password(dsn: str) -> bool:
@@ -113,8 +135,10 @@ def _spelled(parts: SplitResult, *, several: bool) -> str:
     if several and _ATTRIBUTES not in names:
         pairs.append(f"{_ATTRIBUTES}=read-write")
     kept = [pair for pair in pairs if pair.partition("=")[0] != _POOLER]
+    # libpq takes the first @ for the end of the password, and would look up the rest as a host.
+    user, at, place = parts.netloc.rpartition("@")
     # Not geturl(), which writes "postgresql:/db" where there is no host.
-    address = f"{parts.scheme}://{parts.netloc}{parts.path}"
+    address = f"{parts.scheme}://{user.replace('@', '%40')}{at}{place}{parts.path}"
     query = f"?{'&'.join(kept)}" if kept else ""
     return f"{address}{query}{'#' if parts.fragment else ''}{parts.fragment}"
 

@@ -1,4 +1,4 @@
-"""Drivers over psycopg 3: a caller's connection, async or sync, or connections of our own."""
+"""psycopg 3: its async connection behind our protocol, and a driver over a caller's."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from psycopg.sql import Identifier
 
 from holdfast.errors import InvalidInput, UnreadableReply
 from holdfast.stores.postgres.drivers.base import (
-    TIMEOUT,
+    DEFAULT_TIMEOUT_SECONDS,
     OnNotify,
     Row,
-    SessionDriver,
+    SingleDriver,
 )
-from holdfast.stores.postgres.drivers.bracket import GRACE
-from holdfast.stores.postgres.drivers.failures import lost, overdue, unreachable
-from holdfast.stores.postgres.drivers.own import DsnDriver
+from holdfast.stores.postgres.drivers.connection_lock import AsyncConnectionLock
+from holdfast.stores.postgres.drivers.error_mapping import lost, overdue, unreachable
 from holdfast.stores.postgres.drivers.psycopg_common import (
     ERRORS,
     PID,
@@ -36,74 +35,73 @@ from holdfast.stores.postgres.drivers.psycopg_common import (
 from holdfast.stores.postgres.drivers.psycopg_sync import SyncPsycopgDriver
 from holdfast.stores.postgres.drivers.psycopg_types import adapt
 from holdfast.stores.postgres.drivers.sockets import KEEPALIVE
-from holdfast.stores.postgres.drivers.turns import AsyncTurns
+from holdfast.stores.postgres.drivers.transactions import CANCEL_SECONDS, POLITE_END_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from holdfast.stores.postgres.drivers.base import Session
+    from holdfast.stores.postgres.drivers.base import Connection
+    from holdfast.stores.postgres.drivers.dsn import Target
 
-__all__ = ["PsycopgDriver", "PsycopgDsnDriver", "PsycopgSession", "SyncPsycopgDriver"]
+__all__ = ["PsycopgConnection", "PsycopgDriver", "SyncPsycopgDriver", "open_connection"]
 
 T = TypeVar("T")
 
 _PREPARE_AFTER = 5
-_CANCELING_SECONDS = 2 * GRACE
-"""A server is asked to stop through another connection, which it has to make a process for."""
 _BUSY_PAUSE_SECONDS = 0.01
 
 
-class PsycopgDriver(SessionDriver):
+class PsycopgDriver(SingleDriver):
     """A caller's `psycopg.AsyncConnection`, which stays the caller's.
 
     A transaction that the caller has open is joined, not committed. On an idle connection each
     call is committed, whether the connection is in autocommit mode or not.
     """
 
-    def __init__(self, connection: AsyncConnection[Any], *, timeout: float = TIMEOUT) -> None:
-        super().__init__(PsycopgSession(connection), timeout=timeout)
+    def __init__(
+        self, connection: AsyncConnection[Any], *, timeout: float = DEFAULT_TIMEOUT_SECONDS
+    ) -> None:
+        super().__init__(PsycopgConnection(connection), timeout=timeout)
 
 
-class PsycopgDsnDriver(DsnDriver):
-    """A connection of our own."""
-
-    async def _open(self, seconds: float, cache_size: int) -> Session:
-        # psycopg counts whole seconds for each host and leaves the look-up of names out of it.
-        patience = seconds + math.ceil(seconds) * (len(self._target.hosts) - 1)
-        try:
-            async with asyncio.timeout(patience):
-                connection = await self._establish(seconds, cache_size)
-        except TimeoutError:
-            raise unreachable(self._target, f"no answer within {patience:g} s") from None
-        except psycopg.ProgrammingError:
-            # libpq quotes what it could not read, which may be a password.
-            raise InvalidInput(
-                f"the dsn of {self._target} has an option that libpq does not understand; "
-                "compare it with PostgreSQL's list of connection parameters"
-            ) from None
-        except ERRORS as error:
-            raise unreachable(self._target, error, sqlstate_of(error)) from None
-        connection.prepared_max = cache_size
-        return PsycopgSession(connection)
-
-    async def _establish(self, seconds: float, cache_size: int) -> AsyncConnection[Any]:
-        return await AsyncConnection.connect(
-            self._target.dsn,
-            autocommit=True,
-            prepare_threshold=_PREPARE_AFTER if cache_size else None,
-            application_name=self._application_name,
-            connect_timeout=math.ceil(seconds),
-            **{name: value for name, value in KEEPALIVE.items() if name not in self._target.given},
-        )
+async def open_connection(
+    target: Target, *, application_name: str, seconds: float, cache_size: int
+) -> Connection:
+    """Connect, with `seconds` for each host."""
+    # psycopg counts whole seconds for each host and leaves the look-up of names out of it.
+    patience = seconds + math.ceil(seconds) * (len(target.hosts) - 1)
+    try:
+        async with asyncio.timeout(patience):
+            connection = await AsyncConnection.connect(
+                target.dsn,
+                autocommit=True,
+                prepare_threshold=_PREPARE_AFTER if cache_size else None,
+                application_name=application_name,
+                connect_timeout=math.ceil(seconds),
+                **{name: value for name, value in KEEPALIVE.items() if name not in target.given},
+            )
+    except TimeoutError:
+        raise unreachable(target, f"no answer within {patience:g} s") from None
+    except psycopg.ProgrammingError:
+        # libpq quotes what it could not read, which may be a password.
+        raise InvalidInput(
+            f"the dsn of {target} has an option that libpq does not understand; "
+            "compare it with PostgreSQL's list of connection parameters"
+        ) from None
+    except ERRORS as error:
+        raise unreachable(target, error, sqlstate_of(error)) from None
+    connection.prepared_max = cache_size
+    return PsycopgConnection(connection)
 
 
-class PsycopgSession:
+class PsycopgConnection:
     """One async connection, its errors translated and its calls bounded."""
 
     def __init__(self, connection: AsyncConnection[Any]) -> None:
         self._connection = connection
         self._cursor = AsyncRawCursor(connection, row_factory=tuple_row)
         adapt(self._cursor.adapters)
+        self.server_limit: float | None = None
         self._in_flight: asyncio.Task[Any] | None = None
         self._dropped = False
         self._listeners: dict[tuple[str, OnNotify], Callable[[psycopg.Notify], None]] = {}
@@ -124,11 +122,8 @@ class PsycopgSession:
     def in_transaction(self) -> bool:
         return not self.closed and in_transaction(self._connection)
 
-    def new_turns(self) -> AsyncTurns:
-        return AsyncTurns()
-
-    async def pause(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+    def new_lock(self) -> AsyncConnectionLock:
+        return AsyncConnectionLock()
 
     async def fetch(self, sql: str, args: Sequence[object], timeout: float) -> Sequence[Row]:
         return await self._bounded(self._fetch(sql, args), timeout)
@@ -178,7 +173,7 @@ class PsycopgSession:
             return
         self._connection.remove_notify_handler(hear)
         if not self.closed and all(other != channel for other, _ in self._listeners):
-            await self.script(_command("unlisten", channel), GRACE)
+            await self.script(_command("unlisten", channel), POLITE_END_SECONDS)
 
     async def idle(self, seconds: float) -> bool:
         # The socket is watched through a second descriptor: psycopg registers and removes the
@@ -236,11 +231,12 @@ class PsycopgSession:
             await asyncio.wait({task}, timeout=timeout)
         except asyncio.CancelledError:
             self._ask_to_stop(task)
-            await self._abandon(task, _CANCELING_SECONDS)
+            await self._abandon(task, CANCEL_SECONDS)
             raise
         if not task.done():
-            self.drop()
-            await self._abandon(task, GRACE / 5)
+            # A backend that is left at its statement would stay beside the one that replaces it.
+            self._ask_to_stop(task)
+            await self._abandon(task, CANCEL_SECONDS)
             raise overdue(timeout)
         with translating(self._connection):
             result: T = task.result()

@@ -11,7 +11,8 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from holdfast.errors import DatabaseError, HoldfastError
-from holdfast.stores.postgres.drivers.failures import failure, lost
+from holdfast.stores.postgres.drivers.error_mapping import failure, lost
+from holdfast.stores.postgres.drivers.transactions import ISOLATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,7 @@ def in_transaction(connection: psycopg.BaseConnection[Any]) -> bool:
 
 def begin(connection: psycopg.BaseConnection[Any]) -> str:
     # Outside autocommit psycopg sends BEGIN by itself before whatever comes first.
-    return "begin" if connection.autocommit else "select"
+    return f"{'begin' if connection.autocommit else 'set transaction'} {ISOLATION}"
 
 
 def shut(connection: psycopg.BaseConnection[Any]) -> None:

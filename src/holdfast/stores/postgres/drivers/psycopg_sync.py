@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from psycopg import Connection, RawCursor
+import psycopg
+from psycopg import Connection, RawCursor, capabilities
 from psycopg.rows import tuple_row
 
 from holdfast.errors import DatabaseError, InvalidInput
-from holdfast.stores.postgres.drivers.base import TIMEOUT, SessionDriver
-from holdfast.stores.postgres.drivers.failures import overdue
+from holdfast.stores.postgres.drivers.base import DEFAULT_TIMEOUT_SECONDS, SingleDriver
+from holdfast.stores.postgres.drivers.connection_lock import ThreadConnectionLock
+from holdfast.stores.postgres.drivers.error_mapping import overdue
 from holdfast.stores.postgres.drivers.psycopg_common import (
     PID,
     begin,
@@ -20,7 +22,7 @@ from holdfast.stores.postgres.drivers.psycopg_common import (
     translating,
 )
 from holdfast.stores.postgres.drivers.psycopg_types import adapt
-from holdfast.stores.postgres.drivers.turns import ThreadTurns
+from holdfast.stores.postgres.drivers.transactions import CANCEL_SECONDS
 from holdfast.stores.postgres.drivers.watch import watched
 
 if TYPE_CHECKING:
@@ -29,26 +31,32 @@ if TYPE_CHECKING:
     from holdfast.stores.postgres.drivers.base import OnNotify, Row
 
 
-class SyncPsycopgDriver(SessionDriver):
+class SyncPsycopgDriver(SingleDriver):
     """A caller's `psycopg.Connection`, for producers in code without an event loop.
 
     Its coroutines never suspend, so `coroutine.send(None)` runs them to their end.
     """
 
-    def __init__(self, connection: Connection[Any], *, timeout: float = TIMEOUT) -> None:
-        super().__init__(SyncPsycopgSession(connection), timeout=timeout)
+    synchronous = True
+
+    def __init__(
+        self, connection: Connection[Any], *, timeout: float = DEFAULT_TIMEOUT_SECONDS
+    ) -> None:
+        super().__init__(SyncPsycopgConnection(connection), timeout=timeout)
 
     async def listen(self, channel: str, on_notify: OnNotify, on_ready: Callable[[], None]) -> None:
         raise _cannot_listen()
 
 
-class SyncPsycopgSession:
+class SyncPsycopgConnection:
     """One sync connection behind coroutines that never suspend."""
 
     def __init__(self, connection: Connection[Any]) -> None:
         self._connection = connection
         self._cursor = RawCursor(connection, row_factory=tuple_row)
         adapt(self._cursor.adapters)
+        self.server_limit: float | None = None
+        self._canceling: Thread | None = None
 
     @property
     def closed(self) -> bool:
@@ -66,11 +74,8 @@ class SyncPsycopgSession:
     def in_transaction(self) -> bool:
         return in_transaction(self._connection)
 
-    def new_turns(self) -> ThreadTurns:
-        return ThreadTurns()
-
-    async def pause(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251 (there is no event loop to give way to)
+    def new_lock(self) -> ThreadConnectionLock:
+        return ThreadConnectionLock()
 
     async def fetch(self, sql: str, args: Sequence[object], timeout: float) -> Sequence[Row]:
         with self._bounded(timeout), self._committed():
@@ -83,8 +88,14 @@ class SyncPsycopgSession:
 
     @contextmanager
     def _bounded(self, seconds: float) -> Iterator[None]:
-        """Nothing interrupts a thread that waits for an answer but the end of its socket."""
-        with watched(seconds, lambda: shut(self._connection)) as watch:
+        """A thread that waits for an answer is interrupted by the answer to a cancellation.
+
+        Where none comes, the end of its socket does it.
+        """
+        with (
+            watched(seconds, self._cancel) as watch,
+            watched(seconds + CANCEL_SECONDS, lambda: shut(self._connection)),
+        ):
             try:
                 with translating(self._connection):
                     yield
@@ -92,6 +103,25 @@ class SyncPsycopgSession:
                 if watch.over:
                     raise overdue(seconds) from None
                 raise
+            finally:
+                # A cancellation still on its way would end the next statement.
+                if self._canceling is not None:
+                    self._canceling.join(CANCEL_SECONDS)
+                    self._canceling = None
+
+    def _cancel(self) -> None:
+        if capabilities.has_cancel_safe():
+            self._canceling = Thread(
+                target=self._cancel_safely, name="holdfast-cancel", daemon=True
+            )
+            self._canceling.start()
+        else:
+            # libpq before 17 asks without a deadline.
+            shut(self._connection)
+
+    def _cancel_safely(self) -> None:
+        with suppress(psycopg.Error):
+            self._connection.cancel_safe(timeout=CANCEL_SECONDS)
 
     def _committed(self) -> Any:
         ours = not self._connection.autocommit and not self.in_transaction

@@ -1,6 +1,8 @@
 -- Leases due jobs of one priority, one ordered walk of the ready index for each lane.
 -- Promise: at most `share` rows of a lane, in order, none that somebody else has locked; a row
--- without attempts left is retired instead. Index: ready, from the lane's floor; the rows it locked
+-- without attempts left is retired instead. Rendered three times: for jobs that no worker died with,
+-- for recovered ones and for suspects. Index: ready, from the lane's floor, or recovered, which has
+-- the few jobs that a worker died with; the rows it locked
 -- are then found by their place. One that changed after the statement began is left to the next.
 -- Behind a select the planner does not see how many lanes are asked for. Otherwise it makes a plan
 -- for each number of them, every time, and that takes longer than a claim of one job.
@@ -14,8 +16,8 @@ lane as materialized (
     from unnest(
         (select :entrypoints::text[]), (select :floors::timestamptz[]),
         (select :floor_ids::bigint[]), (select :ceilings::timestamptz[]),
-        (select :shares::integer[]), (select :max_attempts::integer[])
-    ) as l(entrypoint, floor, floor_id, ceiling, share, max_attempts)
+        (select :shares::integer[]), (select :max_attempts::integer[]){more_arrays}
+    ) as l(entrypoint, floor, floor_id, ceiling, share, max_attempts{more_columns})
 ),
 due as materialized (
     select c.id, c.place, c.spent
@@ -30,7 +32,7 @@ due as materialized (
               and j.priority = :priority::integer
               and (j.execute_after, j.id) > (l.floor, l.floor_id)
               and j.execute_after <= least(l.ceiling, (select now from clock))
-              and {claimable}
+              and {claimable} and {kind}
             order by j.execute_after, j.id
             limit {most}
             for update skip locked
@@ -53,8 +55,12 @@ retired as (
     returning {claimed_columns}
 ),
 retired_log as (
-    insert into {log} (job_id, status, entrypoint, priority, attempt, recoveries, reason, created)
-    select id, {retired}, entrypoint, priority, attempts, recoveries, {retire_reason}, updated
+    insert into {log} (
+        job_id, status, entrypoint, priority, attempt, recoveries, reason, created,
+        enqueued_at, due_at
+    )
+    select id, {retired}, entrypoint, priority, attempts, recoveries, {retire_reason}, updated,
+           created, execute_after
     from retired
 ),
 leased as (

@@ -2,7 +2,8 @@
 -- Promise: all or none, or with a conflict clause all but the duplicates; never twice under one key,
 -- also when the jobs are long done; ids rise in the order given, which is the order unnest has; at
 -- most one NOTIFY, and only for work that is claimable now or so soon that a sleeping worker might
--- not look before, and only when a listener has said that it needs one, by sharing a lock.
+-- not look before, and only when a listener has said that it needs one, by sharing a lock. It names
+-- as many sleeping workers as have room for the jobs, chosen at random; without a name it is for all.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 ),
@@ -35,8 +36,20 @@ keyed as (
     from reply, clock
     where :key::uuid is not null
 ),
-told as (
-    select pg_notify(:channel::text, '')
+notified as (
+    select pg_notify(:channel::text, coalesce((
+            select left('wake ' || string_agg(c.id, ' '), {longest_wake})
+            from (
+                select w.id, sum(w.room) over (order by w.dice) - w.room as before
+                from (
+                    select w.id, greatest(w.concurrency - w.running, 1) as room, random() as dice
+                    from {workers} w
+                    where w.entrypoints && (:entrypoints::text[] || :entrypoint::text)
+                ) w
+                where {sleeps}
+            ) c
+            where c.before < (select count(*) from new)
+        ), ''))
     where case
         when :channel::text is null then false
         when not exists (
@@ -45,4 +58,4 @@ told as (
         else {needed}
     end
 )
-select ids, skipped from reply where (select count(*) from told) >= 0
+select ids, skipped from reply where (select count(*) from notified) >= 0

@@ -32,6 +32,18 @@ from reply
 where case
     when :channel::text is null then true
     when is_soon is not true then true
-    when {needed} then pg_notify(:channel::text, '') is not null
+    when {needed} then pg_notify(:channel::text, coalesce((
+        select left('wake ' || string_agg(c.id, ' '), {longest_wake})
+        from (
+            select w.id, sum(w.room) over (order by w.dice) - w.room as before
+            from (
+                select w.id, greatest(w.concurrency - w.running, 1) as room, random() as dice
+                from {workers} w
+                where w.entrypoints && array[:entrypoint::text]
+            ) w
+            where {sleeps}
+        ) c
+        where c.before < 1
+    ), '')) is not null
     else true
 end

@@ -5,7 +5,9 @@ select {columns}
 from {leases} l
 cross join lateral unnest(l.ids) as u(id)
 cross join lateral (
-    select {seen} from {table} j where j.id = u.id and j.claim_token = l.token limit 1
+    select {seen} from {table} j
+    where j.id = u.id and j.claim_token = l.token and {leased}
+    limit 1
 ) j
 order by j.claimed_at, j.id
 limit :limit::integer

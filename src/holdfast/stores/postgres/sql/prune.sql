@@ -1,4 +1,4 @@
--- Deletes old log rows that are counted already, in bounded bites. Index: log_time, primary key.
+-- Deletes old log rows that are counted already, in bounded batches. Index: log_time, primary key.
 -- Promise: none that is still to be counted. Ids above every transaction's are another server's,
 -- from which the tables were restored: such a mark says nothing about rows of ours, and such rows
 -- are not counted again.

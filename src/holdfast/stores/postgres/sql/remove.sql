@@ -12,19 +12,22 @@ gone as (
     delete from {table} j
     where j.id = any(array(select id from here))
     returning j.id, j.entrypoint, j.priority, j.attempts, j.recoveries,
-              j.claimed_by, j.claimed_at, j.claim_token
+              j.created, j.execute_after, case when {leased} then j.lease end as lease,
+              case when {leased} then j.claimed_by end as claimed_by,
+              case when {leased} then j.claimed_at end as claimed_at, {leased} as leased
 ),
 logged as (
     insert into {log} (
         job_id, status, entrypoint, priority, attempt, recoveries,
-        claimed_by, claimed_at, actor, reason, created
+        claimed_by, claimed_at, actor, reason, created, enqueued_at, due_at, lease
     )
     select g.id, {target}, g.entrypoint, g.priority, g.attempts, g.recoveries,
-           g.claimed_by, g.claimed_at, :actor::text, coalesce(:reason::text, {reason}), clock.now
+           g.claimed_by, g.claimed_at, :actor::text, coalesce(:reason::text, {reason}), clock.now,
+           g.created, g.execute_after, g.lease
     from gone g, clock
     returning job_id
 ),
-told as (
-    select pg_notify(:channel::text, 'cancel ' || id) from gone where claim_token is not null
+notified as (
+    select pg_notify(:channel::text, 'cancel ' || id) from gone where leased
 )
-select job_id from logged where (select count(*) from told) >= 0
+select job_id from logged where (select count(*) from notified) >= 0

@@ -4,10 +4,12 @@ with clock as materialized (
            set_config('synchronous_commit', 'off', true)
 )
 insert into {workers} as w (
-    id, host, pid, version, entrypoints, concurrency, running, state, started_at, heartbeat
+    id, host, pid, version, entrypoints, concurrency, running, state, started_at, heartbeat,
+    heartbeat_timeout
 )
 select :id::text, :host::text, :pid::integer, :version::text, :entrypoints::text[],
-       :concurrency::integer, :running::integer, :state::text, clock.now, clock.now
+       :concurrency::integer, :running::integer, :state::text, clock.now, clock.now,
+       :heartbeat_timeout::interval
 from clock
 on conflict (id) do update
 set entrypoints = excluded.entrypoints, concurrency = excluded.concurrency,

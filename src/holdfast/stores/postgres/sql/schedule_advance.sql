@@ -36,9 +36,9 @@ new as (
     {on_conflict}
     returning id
 ),
-told as (
+notified as (
     select pg_notify(:channel::text, '') where exists (select from new)
 )
 select moved.id, array(select id from new order by id)
 from moved
-where (select count(*) from told) >= 0
+where (select count(*) from notified) >= 0

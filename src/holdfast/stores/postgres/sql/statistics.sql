@@ -1,5 +1,5 @@
 -- What was counted, newest bucket first. Index: primary key of the statistics.
-select s.bucket, s.entrypoint, s.priority, s.status, s.count, s.busy
+select s.bucket, s.entrypoint, s.priority, s.status, s.count, s.busy, s.waited, s.ran
 from {statistics} s
 where :since::interval is null
    or s.bucket >= coalesce(:now::timestamptz, clock_timestamp()) - :since::interval

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from holdfast.errors import (
@@ -15,6 +16,8 @@ from holdfast.errors import (
 from holdfast.table import OPTIONAL, REQUIRED, TableQueue, order_item
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.stores.postgres.drivers.base import Driver
 
 _COLUMNS = """
@@ -70,6 +73,14 @@ _DDL_TYPES = {
 _KEY_TYPES = (*_WHOLE, "text", "character varying", "uuid")
 
 
+class Deaths(Enum):
+    """How the table tells that a worker died with a row."""
+
+    COUNTED = "a recoveries column"
+    DERIVED = "last_error_at is later than the due column"
+    UNKNOWN = "it does not"
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """Something the table lacks. `required` ones keep the queue from starting."""
@@ -97,6 +108,10 @@ class Fit:
     claim_leads: bool = False
     """An index has the order after the claim, so it can serve only what is sorted by both."""
     faults: tuple[Fault, ...] = field(default=())
+
+    @property
+    def deaths(self) -> Deaths:
+        return _deaths(self.parts)
 
     def demand(self) -> Fit:
         """Itself, if the queue can work on the table."""
@@ -139,6 +154,7 @@ async def fit(driver: Driver, queue: TableQueue) -> Fit:
         *_key_faults(queue, types, indexes),
         *_null_faults(queue, {row[0] for row in found if not row[3]}),
         *_index_faults(queue, types, indexes),
+        *_death_faults(queue, parts),
         *await _where_faults(driver, queue),
     ]
     key_type = types.get(queue.key, "bigint")
@@ -290,6 +306,29 @@ def _index_faults(
             )
         )
     return faults
+
+
+def _deaths(parts: Mapping[str, str]) -> Deaths:
+    if "recoveries" in parts:
+        return Deaths.COUNTED
+    return Deaths.DERIVED if "last_error_at" in parts else Deaths.UNKNOWN
+
+
+def _death_faults(queue: TableQueue, parts: Mapping[str, str]) -> list[Fault]:
+    if _deaths(parts) is not Deaths.UNKNOWN:
+        return []
+    column = queue.recoveries or "recoveries"
+    declared = "" if queue.recoveries else f"; then declare recoveries={column!r}"
+    return [
+        Fault(
+            column,
+            "no column tells that a worker died with a row (recoveries or last_error_at): a row "
+            f"that kills its worker each time is run again without end{declared}",
+            f"alter table {quoted_table(queue)} add column {quote(column)} "
+            f"{_DDL_TYPES['recoveries']};",
+            False,
+        )
+    ]
 
 
 async def _where_faults(driver: Driver, queue: TableQueue) -> list[Fault]:

@@ -6,7 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holdfast.lifecycle import (
+    CLAIM_RECOVERED,
+    CLAIM_SUSPECT,
+    LEAST_RECOVERIES_CAP,
     LIVE,
+    RECOVER_OUTAGE,
     RETIRE_STALE,
     RETIRE_UNCLAIMABLE,
     STALE_ERROR,
@@ -17,14 +21,33 @@ from holdfast.lifecycle import (
     Transition,
     Verb,
 )
-from holdfast.stores.postgres.render import PATIENCE, Statement, number, template
-from holdfast.stores.postgres.tables.fit import Fit, quote, quoted_table
+from holdfast.stores.postgres.render import PATIENCE, SINCE, Statement, number, template
+from holdfast.stores.postgres.tables.fit import Deaths, Fit, quote, quoted_table
 from holdfast.table import order_item
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
+DEATH_ERROR = "retired: its worker died while this row ran alone"
+"""Begins the last_error of a row that was retired because its worker died."""
+
+LONE_VERSION = 8
+"""The version of a token under which a worker holds a suspect and nothing else."""
+
+_DEATH = f"'{DEATH_ERROR}'"
 _NO_CAP = 2147483647
+LOOK_AHEAD = 1000
+"""Recovered rows are looked for among this many due rows, the first in the queue's order.
+
+They were claimed once, so they are near its beginning. Without a bound a table that has no index
+for them would be read from end to end.
+"""
+_CLAIMS_OF_RECOVERED = {
+    Deaths.COUNTED: (CLAIM_RECOVERED, CLAIM_SUSPECT),
+    # Every recovered row is a suspect.
+    Deaths.DERIVED: (CLAIM_SUSPECT,),
+    Deaths.UNKNOWN: (),
+}
 _FINAL_WORDS = {status: str(status) for status in Status}
 _WHERE, _COLUMNS = "/* where */", "/* columns */"
 """Stand for what is the user's while `:name` is numbered: it may hold colons of its own."""
@@ -95,18 +118,54 @@ class TableWords:
             return f"coalesce({self.column('outcome')} = '{RETIRE_STALE.target}', false)"
         signs = [f"{self.counter('attempts')} >= {self.cap}"]
         if self.has("recoveries"):
-            signs.append(f"{self.counter('recoveries')} >= {self._queue.max_recoveries}")
+            signs.append(f"{self.counter('recoveries')} >= {self._max_recoveries}")
         if self.has("last_error_at") and self.has("updated_at"):
             error, update = self.column("last_error_at"), self.column("updated_at")
             signs.append(f"coalesce({error} >= {update}, false)")
+        elif self._fit.deaths is Deaths.DERIVED and self.has("last_error"):
+            signs.append(f"coalesce({self._says_death}, false)")
         return f"({' or '.join(signs)})"
 
     @property
-    def spent(self) -> str:
-        """A recovery counts as an attempt where the table has no place to count it."""
-        if self.has("recoveries"):
-            return f"{self.counter('recoveries')} + 1 >= {self._queue.max_recoveries}"
-        return f"{self.counter('attempts')} + 1 >= {self.cap}"
+    def _max_recoveries(self) -> int:
+        """A first death happens in company and convicts nobody, so a cap of 1 means 2."""
+        return max(self._queue.max_recoveries, LEAST_RECOVERIES_CAP)
+
+    @property
+    def recovered(self) -> str:
+        """A worker died with the row. May be null, which means no."""
+        if self._fit.deaths is Deaths.COUNTED:
+            return f"{self.counter('recoveries')} > 0"
+        return self.suspect
+
+    @property
+    def suspect(self) -> str:
+        """One more death would retire the row. May be null, which means no.
+
+        Without a counter the answer is derived from two instants. A recovery sets last_error_at
+        and leaves `due` alone, and a row that was claimed was due, so last_error_at is later. A
+        failure moves `due` to last_error_at or beyond and thereby clears the row.
+        """
+        if self._fit.deaths is Deaths.COUNTED:
+            return f"{self.counter('recoveries')} + 1 >= {self._max_recoveries}"
+        if self._fit.deaths is Deaths.UNKNOWN:
+            return "false"
+        noted = f"{self.column('last_error')} is not null and " if self.has("last_error") else ""
+        return f"{noted}{self.column('last_error_at')} > {self.column('due')}"
+
+    @property
+    def convicted(self) -> str:
+        """The stale row was a suspect and the only row that its worker held.
+
+        The token says so (see `lone_token`). Rows that are still claimed under the same token
+        would not: a neighbour that was locked, paused or recovered first is missing there.
+        """
+        alone = f"substr({self.column('claim_token')}::text, 15, 1) = '{LONE_VERSION}'"
+        return f"({self.suspect} and {alone}) is true"
+
+    @property
+    def _says_death(self) -> str:
+        return f"starts_with({self.column('last_error')}, {self.fitted('last_error', _DEATH)})"
 
     @property
     def quiet(self) -> str:
@@ -124,6 +183,13 @@ class TableWords:
         by = f"{self.column('claimed_by')} = {worker}" if self.has("claimed_by") else "false"
         return f"case when :worker::text is null then {self.quiet} else {by} end"
 
+    @property
+    def excused(self) -> str:
+        """Neither claimed nor renewed since the last outage of the database."""
+        beats = [self.column(part) for part in ("claimed_at", "heartbeat") if self.has(part)]
+        before = f"greatest({', '.join(beats)}) < (select since from clock)"
+        return f"(:worker::text is null and coalesce({before}, false))"
+
     def guard(self, guard: Guard) -> str:
         attempts = self.counter("attempts")
         return {
@@ -134,8 +200,12 @@ class TableWords:
             Guard.RETRY_LEFT: f"{attempts} + 1 < {self.cap}",
             Guard.RETRY_SPENT: f"{attempts} + 1 >= {self.cap}",
             Guard.STALE: self.stale,
-            Guard.RECOVERY_LEFT: f"not ({self.spent})",
-            Guard.RECOVERY_SPENT: self.spent,
+            Guard.NEVER_RECOVERED: f"({self.recovered}) is not true",
+            Guard.RECOVERED: self.recovered,
+            Guard.RECOVERY_LEFT: f"({self.suspect}) is not true",
+            Guard.RECOVERY_SPENT: self.suspect,
+            Guard.COUNTED: f"not {self.excused}",
+            Guard.EXCUSED: self.excused,
             Guard.KEY_FREE: "true",
         }[guard]
 
@@ -147,6 +217,7 @@ class TableWords:
         written = dict(self._state(transition))
         for effect in effects:
             written |= self._effect(effect)
+        written |= self._evidence(transition)
         if transition.verb is not Verb.RENEW:
             written |= {"updated_at": "clock.now"}
         known = {part: value for part, value in written.items() if self.has(part)}
@@ -154,14 +225,44 @@ class TableWords:
             f"{quote(self._fit.parts[part])} = {value}" for part, value in known.items()
         )
 
+    def _evidence(self, transition: Transition) -> Mapping[str, str]:
+        """What a transition writes so that deaths can be told from failures."""
+        if transition is RETIRE_STALE and self.has("last_error"):
+            error = self.column("last_error")
+            told = f"case when {self._says_death} then {error} else {_DEATH}"
+            before = f"coalesce('; before that: ' || {error}, '')"
+            return {"last_error": self.fitted("last_error", f"{told} || {before} end")}
+        failed = Effect.NOTE_ERROR in transition.effects
+        if failed and Effect.DELAY not in transition.effects and self._fit.deaths is Deaths.DERIVED:
+            # Otherwise a person who reactivates a row that failed would make it a suspect.
+            return {"due": f"greatest({self.column('due')}, clock.now)"}
+        return {}
+
     def guards(self, transition: Transition) -> str:
-        conditions = [self.guard(guard) for guard in transition.guards]
+        # A table that cannot know of deaths has no recovered rows.
+        known = self._fit.deaths is not Deaths.UNKNOWN
+        conditions = [
+            self.guard(guard)
+            for guard in transition.guards
+            if known or guard is not Guard.NEVER_RECOVERED
+        ]
         if Guard.OWNED not in transition.guards:
             conditions.insert(0, self.waiting)
-        return " and ".join(conditions)
+        return _all_of(conditions)
+
+    @property
+    def ready(self) -> str:
+        """Due, and with attempts left."""
+        guards = (Guard.DUE, Guard.ATTEMPTS_LEFT)
+        return _all_of([self.waiting, *map(self.guard, guards)])
+
+    def chosen(self, transition: Transition) -> str:
+        """What a claim of recovered rows asks of a row that is ready."""
+        guards = (Guard.RECOVERED, Guard.RECOVERY_LEFT, Guard.RECOVERY_SPENT)
+        return _all_of(self.guard(guard) for guard in guards if guard in transition.guards)
 
     def _state(self, transition: Transition) -> Mapping[str, str]:
-        if transition.target not in LIVE or Effect.PARK in transition.effects:
+        if transition.target not in LIVE or Effect.MARK_HELD in transition.effects:
             return {"inactive": "true", "outcome": f"'{_FINAL_WORDS[transition.target]}'"}
         return {"outcome": "null"} if transition.verb is Verb.CLAIM else {}
 
@@ -184,7 +285,7 @@ class TableWords:
             Effect.COUNT_RECOVERY: lambda: (
                 {"recoveries": f"{self.counter('recoveries')} + 1"}
                 if self.has("recoveries")
-                else {"attempts": f"{self.counter('attempts')} + 1"}
+                else {}
             ),
             Effect.RESET_COUNTERS: lambda: {"attempts": "0", "recoveries": "0"},
             Effect.DELAY: lambda: {
@@ -206,11 +307,17 @@ class TableWords:
                 if self.has("last_error")
                 else {"last_error_at": "clock.now"}
             ),
-            Effect.PARK: dict,
+            Effect.MARK_HELD: dict,
             Effect.REPLACE_PAYLOAD: dict,
-            Effect.UNPARK: lambda: {"inactive": "false", "outcome": "null"},
+            Effect.RENAME: dict,
+            Effect.CLEAR_HELD: lambda: {"inactive": "false", "outcome": "null"},
         }
         return renders[effect]()
+
+
+def _all_of(conditions: Iterable[str]) -> str:
+    """Each once: to a table without a counter, recovered and suspect are the same."""
+    return " and ".join(dict.fromkeys(conditions))
 
 
 def render(fit: Fit) -> dict[str, Statement]:
@@ -223,19 +330,24 @@ def render(fit: Fit) -> dict[str, Statement]:
         parts = dict(common)
         if transition is not None:
             parts |= {"guards": words.guards(transition), "sets": words.sets(transition)}
+            parts |= {"chosen": words.chosen(transition)}
         statement = number(name, template(f"table/{file}").format(**parts))
         text = statement.text
         for mark, meant in theirs.items():
             text = text.replace(mark, meant)
         return replace(statement, text=text)
 
+    recovered = _CLAIMS_OF_RECOVERED[fit.deaths]
     changes = [row for row in TRANSITIONS.values() if Guard.OWNED in row.guards]
     return {
         statement.name: statement
         for statement in (
             fill(Verb.CLAIM, "claim", TRANSITIONS[Verb.CLAIM]),
+            *(fill(row.name, "claim_recovered", row) for row in recovered),
+            *(fill(name, name) for name in ("recovered_waiting",) if recovered),
             fill(Verb.RECOVER, "recover"),
             fill(RETIRE_UNCLAIMABLE.name, "retire", RETIRE_UNCLAIMABLE),
+            number("now", template("now")),
             fill("next_due", "next_due"),
             fill("claimed_under", "claimed_under"),
             fill("hand_back", "hand_back", TRANSITIONS[Verb.RELEASE]),
@@ -269,7 +381,14 @@ def _common(words: TableWords, fit: Fit) -> dict[str, str]:
         "columns": _COLUMNS,
         "order": words.order,
         "stale": words.stale,
-        "spent": words.spent,
+        "convicted": words.convicted,
+        "recovered": words.recovered,
+        "suspect": words.suspect,
+        "ready": words.ready,
+        "look_ahead": str(LOOK_AHEAD),
+        "since": SINCE,
+        "excused": words.excused,
+        "excuse": words.sets(RECOVER_OUTAGE),
         "recover": words.sets(TRANSITIONS[Verb.RECOVER]),
         "retire": words.sets(RETIRE_STALE),
         "patience": PATIENCE,

@@ -24,6 +24,13 @@ def leases_on(queue: TableQueue, clock: Clock, told: set[str]) -> Callable[[Stor
             raise InvalidInput(
                 f"table queue {queue.queue!r} needs PostgreSQL; the in-memory store has no tables"
             )
-        return TableLeases(store.driver, queue, clock, told=told)
+        return TableLeases(
+            store.driver,
+            queue,
+            clock,
+            told=told,
+            handlers=store.leases.handlers,
+            pauses=store.pause_view(),
+        )
 
     return make

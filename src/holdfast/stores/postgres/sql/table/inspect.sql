@@ -1,5 +1,5 @@
--- The rows that ask for attention: stuck, claimed, failed before, retired. One SELECT answers who,
--- for how long, how often, why and when next (within the years that Python has).
+-- The rows that ask for attention: stuck, claimed, recovered, failed before, retired. One SELECT
+-- answers who, for how long, how often, why and when next (within the years that Python has).
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 )
@@ -8,6 +8,7 @@ select {key}::text,
            when {claimed_at} is not null and {quiet} then 'stuck'
            when {claimed_at} is not null then 'claimed'
            when {inactive} then 'retired'
+           when {suspect} then 'suspect'
            else 'retrying'
        end as state,
        {claimed_by}::text,
@@ -18,6 +19,7 @@ select {key}::text,
            least(greatest({due}, '0001-01-02 00:00Z'), '9999-12-30 00:00Z')
        end
 from {table} j
-where ({claimed_at} is not null or {retired} or ({inactive} = false and {attempts} > 0)) {where}
+where ({claimed_at} is not null or {retired}
+       or ({inactive} = false and ({attempts} > 0 or {recovered}))) {where}
 order by {claimed_at} nulls last, {due}
 limit :limit::integer

@@ -1,0 +1,246 @@
+"""Makes the pages of the site that are read from the code, and links into the source tree.
+
+MkDocs loads this file as a hook. Nothing it makes is kept in the repository.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mkdocs.structure.files import File
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+_COPIED = ("CHANGELOG.md", "SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
+"""Pages at the root of the repository that the site has as well, in the folder `project`."""
+_LINK = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    for name, text in _pages():
+        files.append(File.generated(config, name, content=text))
+    for name in _COPIED:
+        text = (ROOT / name).read_text("utf-8")
+        files.append(File.generated(config, f"project/{name.lower()}", content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Point links at the site's own page where there is one, and make the others plain text."""
+    source = page.file.src_uri
+    generated = source.startswith("project/")
+    folder = ROOT if generated else ROOT / "docs" / Path(source).parent
+
+    def replace(match: re.Match[str]) -> str:
+        target, anchor = match[1], match[2] or ""
+        path = (folder / target).resolve()
+        if not path.is_relative_to(ROOT):
+            return match[0]
+        relative = path.relative_to(ROOT)
+        if relative.parts[:1] == ("docs",):
+            inside = Path(*relative.parts[1:])
+        elif str(relative) in _COPIED:
+            inside = Path("project", relative.name.lower())
+        else:
+            return f"]({_OUTSIDE}{relative})"
+        if files.get_file_from_path(inside.as_posix()) is None:
+            return match[0]
+        ups = "../" * (len(Path(source).parts) - 1)
+        return f"]({ups}{inside.as_posix()}{anchor})"
+
+    text = _LINK.sub(replace, markdown)
+    # A file of the source tree has no page here: its path stands in the text.
+    return re.sub(r"\[([^\]]*)\]\(" + _OUTSIDE + r"([^)]*)\)", _as_path, text)
+
+
+_OUTSIDE = "source-tree:"
+
+
+def _as_path(match: re.Match[str]) -> str:
+    label, path = match[1], match[2]
+    return label if path in label or path.endswith(label.strip("`")) else f"{label} (`{path}`)"
+
+
+def _pages() -> Iterator[tuple[str, str]]:
+    yield "reference/command.md", _command()
+    yield "reference/metrics.md", _metrics()
+    yield "reference/settings.md", _settings()
+    yield "reference/errors.md", _errors()
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def _command() -> str:
+    import typer
+
+    from holdfast.cli import app
+
+    root = typer.main.get_command(app)
+    lines = [
+        "# The command",
+        "",
+        "Every command with its options, as `--help` prints them. The options under *Connection* "
+        "are the same for all commands that reach a database.",
+        "",
+    ]
+    shared = [
+        parameter
+        for parameter in _first_command(root).params
+        if getattr(parameter, "rich_help_panel", None) == "Connection"
+    ]
+    lines += ["## Connection", "", *_table(shared), ""]
+    names = {parameter.name for parameter in shared}
+    for path, command in _walk(root, ["holdfast"]):
+        lines += _describe(path, command, names)
+    return "\n".join(lines)
+
+
+def _first_command(group: Any) -> Any:
+    return next(command for _, command in _walk(group, []) if _connects(command))
+
+
+def _connects(command: Any) -> bool:
+    return any(getattr(each, "rich_help_panel", None) == "Connection" for each in command.params)
+
+
+def _walk(command: Any, path: list[str]) -> Iterator[tuple[list[str], Any]]:
+    children = getattr(command, "commands", None)
+    if not children:
+        yield path, command
+        return
+    for name, child in sorted(children.items()):
+        if not child.hidden:
+            yield from _walk(child, [*path, name])
+
+
+def _describe(path: list[str], command: Any, shared: set[str]) -> list[str]:
+    words = " ".join(path)
+    own = [each for each in command.params if each.name not in {*shared, "help"}]
+    lines = [f"## {words}", "", inspect.cleandoc(command.help or ""), ""]
+    if own:
+        lines += [*_table(own), ""]
+    examples = re.findall(r"^\s*\$ (.+)$", command.epilog or "", flags=re.M)
+    if examples:
+        lines += ["```console", *(f"$ {each}" for each in examples), "```", ""]
+    return lines
+
+
+def _table(parameters: list[Any]) -> list[str]:
+    rows = ["| | |", "|---|---|"]
+    for each in parameters:
+        if each.param_type_name == "argument":
+            name = f"`{each.metavar or (each.name or '').upper()}`"
+        else:
+            name = ", ".join(f"`{option}`" for option in (*each.opts, *each.secondary_opts))
+        text = " ".join((getattr(each, "help", None) or "").split())
+        default = getattr(each, "default", None)
+        if isinstance(default, int | float | str) and not isinstance(default, bool) and default:
+            text = f"{text} Default: `{default}`."
+        rows.append(f"| {name} | {_cell(text)} |")
+    return rows
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+# -- metrics, settings, errors ---------------------------------------------------------------------
+
+
+def _metrics() -> str:
+    from holdfast.telemetry.prometheus import FAMILIES
+
+    rows = [f"| `{each.name}` | {each.kind} | {_cell(each.help)} |" for each in FAMILIES]
+    return "\n".join(
+        [
+            "# Metrics",
+            "",
+            "What `/metrics` of a worker's health port answers. [Telemetry](../telemetry.md) shows "
+            "how to turn it on, and lists the OpenTelemetry instruments.",
+            "",
+            "| metric | kind | meaning |",
+            "|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+_VARIABLES = {
+    "HOLDFAST_DSN": "The database, for every command and for `Holdfast.connect` in examples.",
+    "HOLDFAST_PREFIX": "The prefix of the tables.",
+    "HOLDFAST_SCHEMA": "The schema of the tables.",
+    "DATABASE_URL": "The database, where HOLDFAST_DSN is not set.",
+    "PGHOST, PGPORT, PGUSER, PGDATABASE, …": "The database, where neither of both is set.",
+}
+
+
+def _settings() -> str:
+    from dataclasses import fields
+
+    from holdfast.settings import WorkerSettings
+
+    defaults = WorkerSettings()
+    notes = _attribute_notes(inspect.getsource(WorkerSettings))
+    rows = [
+        f"| `{each.name}` | `{getattr(defaults, each.name)}` | {_cell(notes.get(each.name, ''))} |"
+        for each in fields(WorkerSettings)
+    ]
+    variables = [f"| `{name}` | {meaning} |" for name, meaning in _VARIABLES.items()]
+    return "\n".join(
+        [
+            "# Settings",
+            "",
+            "What `hf.run(…)` and the options of `holdfast run` set for one worker process.",
+            "",
+            "| setting | default | meaning |",
+            "|---|---|---|",
+            *rows,
+            "",
+            "## Environment variables",
+            "",
+            "Only the command reads the environment. The library takes arguments.",
+            "",
+            "| variable | meaning |",
+            "|---|---|",
+            *variables,
+            "",
+        ]
+    )
+
+
+def _attribute_notes(source: str) -> dict[str, str]:
+    """The docstrings that stand below the fields of a dataclass."""
+    found = re.findall(r'^    (\w+): [^\n]+\n    """(.*?)"""', source, flags=re.M | re.S)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
+def _errors() -> str:
+    from holdfast import errors
+
+    tree = inspect.getdoc(errors) or ""
+    lines = [
+        "# Errors",
+        "",
+        "All errors have one root, so `except HoldfastError` catches them all. Each message names "
+        "the thing, the value found and the next step.",
+        "",
+        "```text",
+        tree.split("\n\n", 1)[1].strip(),
+        "```",
+        "",
+    ]
+    for name, kind in vars(errors).items():
+        if inspect.isclass(kind) and issubclass(kind, errors.HoldfastError):
+            lines += [f"## {name}", "", inspect.getdoc(kind) or "", ""]
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""An online shop: FastAPI, SQLAlchemy, Alembic, and Holdfast for what happens later."""

@@ -1,0 +1,64 @@
+"""`holdfast explain ID`: why a job is not running, and the command that would change it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from holdfast.app import Holdfast
+from holdfast.cli.command import App, example
+from holdfast.cli.connect import on_holdfast, options_of
+from holdfast.cli.output import clean, line, print_json, when
+from holdfast.cli.values import parse_id
+from holdfast.errors import InvalidInput
+from holdfast.explanation import Explanation
+
+
+def register(app: App) -> None:
+    app.command(
+        rich_help_panel="Look",
+        epilog=example("holdfast explain 42", "holdfast explain --entrypoint mail --json"),
+    )(explain)
+
+
+def explain(
+    ctx: typer.Context,
+    number: Annotated[str | None, typer.Argument(metavar="[ID]", help="Id of the job.")] = None,
+    entrypoint: Annotated[
+        str | None, typer.Option(help="Instead: the next job of this entrypoint.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say why a job is not running, until when, and what would change that."""
+    if (number is None) is (entrypoint is None):
+        raise InvalidInput("say which: the ID of a job, or --entrypoint NAME")
+
+    async def look(holdfast: Holdfast) -> tuple[Explanation, datetime]:
+        if entrypoint is not None:
+            found = await holdfast.explain(entrypoint=entrypoint)
+        else:
+            found = await holdfast.explain(parse_id(number or ""))
+        return found, await holdfast.queries.now()
+
+    found, now = on_holdfast(options_of(ctx), look)
+    if as_json:
+        print_json(explanation_record(found))
+    else:
+        print_explanation(found, now)
+
+
+def explanation_record(found: Explanation) -> dict[str, Any]:
+    """As JSON. The field names and codes are a promise to scripts."""
+    return asdict(found)
+
+
+def print_explanation(found: Explanation, now: datetime) -> None:
+    line(Text.assemble((f"{found.code}  ", "bold"), clean(found.sentence)))
+    if found.until is not None:
+        line(f"  may change {when(found.until, now)}", style="dim")
+    if found.command is not None:
+        line(Text.assemble(("  try  ", "dim"), clean(found.command)))

@@ -1,0 +1,1 @@
+"""What producers and operators call: queries, waiting for the end of jobs, typed tasks."""

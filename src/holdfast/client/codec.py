@@ -1,0 +1,267 @@
+"""A function's signature -> its payload and back: JSON objects by parameter name, through Pydantic.
+
+The only module that imports Pydantic.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.errors import InvalidArguments, InvalidPayload, InvalidTask, MissingDependency
+from holdfast.redact import ANY_KEY, MASK, SECRET_KEYWORD, secrets_in
+
+try:
+    import pydantic
+    import typing_extensions
+    from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+    from pydantic_core import PydanticOmit
+except ImportError as error:
+    raise MissingDependency(
+        "typed tasks read annotations with Pydantic, which is not installed; "
+        "pip install 'holdfast[typed]'"
+    ) from error
+
+if TYPE_CHECKING:
+    from pydantic_core import CoreSchema, ErrorDetails
+
+    from holdfast.client.signature import Signature
+
+Path = tuple[str, ...]
+
+_MOST_FAULTS = 5
+"""More than these are left out of an error message."""
+
+_SHOWN_AS = b'"**********"'
+"""How Pydantic dumps a secret."""
+
+
+class Encoded(NamedTuple):
+    """A payload, and the paths of the secrets in it."""
+
+    payload: bytes
+    redacted: tuple[Path, ...]
+
+
+class _SchemaWithSecrets(GenerateJsonSchema):
+    """Marks what must not be shown, and leaves out what has no JSON schema."""
+
+    def generate_inner(self, schema: Any) -> JsonSchemaValue:
+        made = super().generate_inner(schema)
+        function = schema.get("serialization", {}).get("function")
+        name = getattr(function, "__name__", "")
+        if getattr(function, "__module__", "") == "pydantic.types" and "secret" in name:
+            made[SECRET_KEYWORD] = True
+        return made
+
+    def handle_invalid_for_json_schema(
+        self, schema: CoreSchema, error_info: str
+    ) -> JsonSchemaValue:
+        return {}
+
+    def encode_default(self, dft: Any) -> Any:
+        try:
+            return super().encode_default(dft)
+        except Exception as error:
+            raise PydanticOmit from error
+
+    def emit_warning(self, kind: Any, detail: str) -> None:
+        """What is left out was meant to be."""
+
+
+class Codec:
+    """Encodes the arguments and the result of one task."""
+
+    def __init__(self, name: str, signature: Signature) -> None:
+        self._name = name
+        self._signature = signature
+        fields = {
+            each.name: each.annotation
+            if each.required
+            else typing_extensions.NotRequired[each.annotation]
+            for each in signature.parameters
+        }
+        self._positional = signature.positional
+        self._known = frozenset(fields)
+        made = typing_extensions.TypedDict("Arguments", fields)  # type: ignore[misc]
+        self._arguments = self._adapter(made)
+        self._result = self._adapter(signature.returns)
+        self.schema = self._arguments.json_schema(
+            schema_generator=_SchemaWithSecrets, mode="validation"
+        )
+        self.redacted = tuple(_secret_paths(self.schema))
+        """The paths of what the signature declares secret."""
+        self._secret_result = tuple(
+            _secret_paths(
+                self._result.json_schema(schema_generator=_SchemaWithSecrets, mode="validation")
+            )
+        )
+
+    def _adapter(self, kind: Any) -> pydantic.TypeAdapter[Any]:
+        try:
+            return pydantic.TypeAdapter(kind)
+        except (pydantic.errors.PydanticUserError, TypeError) as error:
+            raise InvalidTask(
+                f"task {self._name!r}: its annotations cannot be read: {_first_line(error)}"
+            ) from error
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Encoded:
+        """Check the arguments as a call would, and make a payload of them."""
+        values = dict(zip(self._positional, args, strict=False), **kwargs)
+        if len(values) != len(args) + len(kwargs) or not values.keys() <= self._known:
+            misfit = self._signature.misfit(args, kwargs)
+            raise InvalidArguments(f"task {self._name!r} takes {self._signature}; {misfit}")
+        try:
+            checked = self._arguments.validate_python(values)
+            payload, found = _dump(self._arguments, checked)
+        except pydantic.ValidationError as error:
+            raise InvalidArguments(
+                f"task {self._name!r} takes {self._signature}; {self._faults(error)}"
+            ) from None
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InvalidArguments(
+                f"an argument of task {self._name!r} cannot be written as JSON: "
+                f"{self._reason(error)}"
+            ) from None
+        return Encoded(payload, tuple(dict.fromkeys((*self.redacted, *found))))
+
+    def decode(self, payload: bytes | None, hidden: set[str] | None = None) -> dict[str, Any]:
+        """The arguments in a payload. Its secrets are added to `hidden`."""
+        text = payload or b"{}"
+        if self.redacted and hidden is not None:
+            with contextlib.suppress(ValueError, RecursionError):
+                hidden |= secrets_in(json.loads(text), self.redacted)
+        try:
+            found: dict[str, Any] = self._arguments.validate_json(text)
+        except pydantic.ValidationError as error:
+            raise InvalidPayload(
+                f"the payload does not fit task {self._name!r}: {self._faults(error)}"
+            ) from None
+        except RecursionError:
+            raise InvalidPayload(
+                f"the payload does not fit task {self._name!r}: it is nested too deeply"
+            ) from None
+        return found
+
+    def encode_result(self, value: Any) -> str:
+        """What the handler returned, as JSON. ValueError when it does not fit the annotation."""
+        try:
+            payload, _ = _dump(self._result, self._result.validate_python(value))
+        except pydantic.ValidationError as error:
+            raise ValueError(_faults(error, hide=self._secret_result)) from None
+        return payload.decode()
+
+    def decode_result(self, text: str) -> Any:
+        """The value behind a stored result. ValueError when it does not fit the annotation."""
+        try:
+            return self._result.validate_json(text)
+        except pydantic.ValidationError as error:
+            raise ValueError(_faults(error, hide=self._secret_result)) from None
+
+    def _faults(self, error: pydantic.ValidationError) -> str:
+        return _faults(error, hide=self.redacted)
+
+    def _reason(self, error: Exception) -> str:
+        """The message may quote a value."""
+        return type(error).__name__ if self.redacted else _first_line(error)
+
+
+def _dump(adapter: pydantic.TypeAdapter[Any], value: Any) -> tuple[bytes, list[Path]]:
+    """JSON that can be read back, and the paths of the secrets that were found in the value."""
+    payload = adapter.dump_json(value, by_alias=True, round_trip=True)
+    if _SHOWN_AS not in payload:
+        return payload, []
+    # Pydantic masks secrets in JSON. A dump to Python keeps them, in the same places.
+    secrets: list[Path] = []
+    plain = adapter.dump_python(value, by_alias=True, round_trip=True)
+    revealed = _reveal(json.loads(payload), plain, (), secrets)
+    return pydantic.TypeAdapter(Any).dump_json(revealed), secrets
+
+
+def _reveal(shown: Any, plain: Any, path: Path, secrets: list[Path]) -> Any:
+    if hasattr(plain, "get_secret_value"):
+        secrets.append(path)
+        value = plain.get_secret_value()
+        dumped = pydantic.TypeAdapter(type(value)).dump_python(value, mode="json")
+        return dumped
+    if isinstance(shown, dict) and isinstance(plain, Mapping):
+        pairs = zip(shown.items(), plain.values(), strict=True)
+        return {key: _reveal(one, other, (*path, key), secrets) for (key, one), other in pairs}
+    if isinstance(shown, list) and isinstance(plain, list | tuple | set | frozenset):
+        inner = (*path, ANY_KEY)
+        return [_reveal(*pair, inner, secrets) for pair in zip(shown, plain, strict=True)]
+    return shown
+
+
+def _secret_paths(schema: Mapping[str, Any]) -> Iterator[Path]:
+    """The paths that a JSON schema marks as not to be shown."""
+    yield from dict.fromkeys(_Walk(schema.get("$defs", {})).paths(schema, (), ()))
+
+
+class _Walk:
+    """Goes through a JSON schema, and into the definitions that it refers to."""
+
+    def __init__(self, definitions: Mapping[str, Any]) -> None:
+        self._definitions = definitions
+        self._marked = {
+            name
+            for name, schema in definitions.items()
+            if f'"{SECRET_KEYWORD}": true' in json.dumps(schema)
+        }
+
+    def paths(self, schema: Any, path: Path, inside: Path) -> Iterator[Path]:
+        """The paths below `path`; `inside` are the definitions on the way to it."""
+        if not isinstance(schema, Mapping):
+            return
+        if schema.get(SECRET_KEYWORD):
+            yield path
+            return
+        yield from self._referred(str(schema.get("$ref", "")), path, inside)
+        for inner, step in _parts(schema):
+            yield from self.paths(inner, (*path, *step), inside)
+
+    def _referred(self, reference: str, path: Path, inside: Path) -> Iterator[Path]:
+        name = reference.rpartition("/")[2]
+        if name in inside:
+            # A model within itself: its paths have no end, so all of it is masked.
+            if self._marked.intersection(inside):
+                yield path
+        elif name in self._definitions:
+            yield from self.paths(self._definitions[name], path, (*inside, name))
+
+
+def _parts(schema: Mapping[str, Any]) -> Iterator[tuple[Any, Path]]:
+    """The schemas within a schema, each with the step that leads to it."""
+    for key in ("anyOf", "oneOf", "allOf"):
+        yield from ((each, ()) for each in schema.get(key, ()))
+    for key, each in schema.get("properties", {}).items():
+        yield each, (key,)
+    inner = [schema.get("items"), schema.get("additionalProperties")]
+    inner += schema.get("prefixItems", ())
+    inner += schema.get("patternProperties", {}).values()
+    yield from ((each, (ANY_KEY,)) for each in inner)
+
+
+def _faults(error: pydantic.ValidationError, hide: tuple[Path, ...]) -> str:
+    """Where and why a value was refused. The value itself stays out."""
+    details = error.errors(include_url=False, include_context=False, include_input=False)
+    shown = [_fault(each, hide) for each in details[:_MOST_FAULTS]]
+    if len(details) > _MOST_FAULTS:
+        shown.append(f"and {len(details) - _MOST_FAULTS} more")
+    return "; ".join(shown)
+
+
+def _fault(detail: ErrorDetails, hide: tuple[Path, ...]) -> str:
+    place = ".".join(str(step) for step in detail["loc"])
+    # A validator's own message may quote the value.
+    message = MASK if hide and detail["type"] in _QUOTING else detail["msg"]
+    return f"{place}: {message}" if place else message
+
+
+_QUOTING = ("value_error", "assertion_error", "json_invalid")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0]

@@ -1,0 +1,138 @@
+"""Runs a task: payload -> arguments -> the function -> its result."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import InvalidPayload, RetryRequested
+from holdfast.executors import AbstractEntrypointExecutor
+from holdfast.executors.retry import plain
+from holdfast.models import StoredResult
+from holdfast.redact import start_hiding
+from holdfast.retry import message_of, requested
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+
+    from holdfast.client.codec import Codec
+    from holdfast.client.retries import Retry
+    from holdfast.models import Context, Job, OnFailure
+    from holdfast.task import EntrypointExecutorParameters
+
+MOST_RESULT_BYTES = 1_000_000
+"""A larger result is not stored."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TaskRules:
+    """How a task's jobs are run."""
+
+    retry: Retry
+    on_failure: OnFailure
+    keep: timedelta | None
+    """For how long results are kept; None: they are not stored."""
+
+
+class TaskExecutor(AbstractEntrypointExecutor):
+    """Has a task run again as its policy says; a payload that does not fit is held at once."""
+
+    limits_time = True
+
+    def __init__(
+        self,
+        parameters: EntrypointExecutorParameters,
+        func: Callable[..., Any],
+        codec: Callable[[], Codec],
+        rules: TaskRules,
+        context_name: str | None,
+    ) -> None:
+        super().__init__(parameters)
+        self._rules = rules
+        call = _caller(func, codec, rules.keep, context_name)
+        self._inner = plain(dataclasses.replace(parameters, func=call, accepts_context=True))
+
+    @property
+    def capacity(self) -> int:
+        found: int = getattr(self._inner, "capacity", 0)
+        return found
+
+    async def execute(self, job: Job, context: Context) -> None:
+        retry = self._rules.retry
+        try:
+            await self._inner.execute(job, context)
+        except InvalidPayload:
+            raise
+        except Exception as error:
+            if requested(error) or not retry.applies(error):
+                raise
+            cap = retry.attempts if job.max_attempts is None else job.max_attempts
+            if self._rules.on_failure == "delete" and job.attempts + 1 >= cap:
+                raise
+            reason = message_of(error) or type(error).__name__
+            raise RetryRequested(retry.delay(job.attempts, error), reason) from error
+
+
+def _caller(
+    func: Callable[..., Any],
+    codec: Callable[[], Codec],
+    keep: timedelta | None,
+    context_name: str | None,
+) -> Callable[[Job, Context], Any]:
+    """The function as a handler: with the job and its context."""
+
+    def arguments(job: Job, context: Context) -> dict[str, Any]:
+        found = codec().decode(job.payload, start_hiding())
+        context.stores_result = keep is not None
+        if context_name is not None:
+            found[context_name] = context
+        return found
+
+    def finish(value: Any, context: Context) -> None:
+        if keep is not None:
+            context.result = encoded(codec(), value, keep)
+
+    if is_async(func):
+
+        async def run(job: Job, context: Context) -> None:
+            finish(await func(**arguments(job, context)), context)
+            if context.uncommitted is not None:
+                await context.uncommitted.commit(context.result)
+
+        return run
+
+    def run_plainly(job: Job, context: Context) -> None:
+        finish(func(**arguments(job, context)), context)
+        if context.uncommitted is not None:
+            context.uncommitted.commit_sync(context.result)
+
+    return run_plainly
+
+
+def is_async(func: Callable[..., Any]) -> bool:
+    """Whether it is awaited: an `async def`, behind partials and callable objects too."""
+    while isinstance(func, functools.partial):
+        func = func.func
+    return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(
+        getattr(func, "__call__", None)  # noqa: B004 - asks what calling it gives
+    )
+
+
+def encoded(codec: Codec, value: Any, keep: timedelta) -> StoredResult:
+    """What a task returned, or why it cannot be stored. The job has succeeded either way."""
+    try:
+        text = codec.encode_result(value)
+    except Exception as error:
+        return StoredResult(None, keep, f"the result cannot be stored: {message_of(error)}")
+    size = len(text.encode())
+    if size > MOST_RESULT_BYTES:
+        return StoredResult(
+            None,
+            keep,
+            f"the result has {size} bytes, more than the {MOST_RESULT_BYTES} allowed; "
+            f"store it elsewhere and return a pointer",
+        )
+    return StoredResult(text, keep)

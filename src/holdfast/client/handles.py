@@ -1,0 +1,169 @@
+"""What `enqueue` returns: the job, how it ended, and its result."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from holdfast.clock import monotonic
+from holdfast.errors import (
+    InvalidInput,
+    JobCanceled,
+    JobDeleted,
+    JobFailed,
+    JobHeld,
+    ResultError,
+    ResultMissing,
+    TracebackRecord,
+)
+from holdfast.lifecycle import Status
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from holdfast.client.client import Client
+    from holdfast.client.tasks import Task
+    from holdfast.models import JobId, Progress
+
+R = TypeVar("R")
+
+_NO_RESULT: dict[Status, type[ResultError]] = {
+    Status.EXCEPTION: JobFailed,
+    Status.FAILED: JobHeld,
+    Status.CANCELED: JobCanceled,
+    Status.DELETED: JobDeleted,
+}
+
+
+class JobHandle(Generic[R]):
+    """One job of a task."""
+
+    def __init__(self, job_id: JobId, task: Task[..., Any], client: Client) -> None:
+        self.id = job_id
+        self.task = task
+        self._client = client
+
+    def __repr__(self) -> str:
+        return f"<job {self.id} of {self.task.name!r}>"
+
+    async def status(self) -> Status | None:
+        """Where the job is, or how it ended; None when its id is unknown or was pruned."""
+        return (await self._client.queries.find_statuses([self.id])).get(self.id)
+
+    async def wait(self, timeout: float | timedelta | None = None) -> Status | None:
+        """Wait until the job has ended or is held; its status then.
+
+        None when its id is unknown, was pruned, or its enqueue has not been committed yet.
+        TimeoutError after `timeout` seconds.
+        """
+        async with asyncio.timeout(_seconds(timeout)):
+            return await self._client.ended(self.id)
+
+    async def result(self, timeout: float | timedelta | None = None) -> R:
+        """Wait for what the function returned.
+
+        A job that ends without success raises JobFailed, JobHeld, JobCanceled or JobDeleted, with
+        its traceback record. ResultMissing says why there is no result where the job succeeded.
+        """
+        if not self.task.stores_result:
+            raise ResultMissing(
+                self.id,
+                f"task {self.task.name!r} stores no results; register it with store_result=True",
+            )
+        async with asyncio.timeout(_seconds(timeout)):
+            status = await self._client.ended(self.id)
+            if status is not Status.SUCCESSFUL:
+                raise await self._no_result(status)
+            return await self._stored()
+
+    async def _stored(self) -> R:
+        found = await self._client.queries.find_results([self.id])
+        stored = found.get(self.id)
+        if stored is None:
+            raise ResultMissing(
+                self.id, f"job {self.id} succeeded, but its result has expired or was never stored"
+            )
+        if stored.value is None:
+            raise ResultMissing(self.id, f"job {self.id} succeeded, but {stored.error}")
+        try:
+            value: R = self.task.codec().decode_result(stored.value)
+        except ValueError as error:
+            raise ResultMissing(
+                self.id, f"the result of job {self.id} does not fit {self.task!r}: {error}"
+            ) from None
+        return value
+
+    async def _no_result(self, status: Status | None) -> ResultError:
+        if status is None:
+            return ResultMissing(
+                self.id, f"job {self.id} is unknown: it was pruned, or was never committed"
+            )
+        words = "is held" if status is Status.FAILED else f"ended as {status}"
+        record = await self._client.record_of(self.id)
+        said = ""
+        if record is not None:
+            said = f": {record.exception_type}: {record.exception_message}"
+        return _NO_RESULT[status](
+            self.id, f"job {self.id} of task {self.task.name!r} {words}{said}", record
+        )
+
+    async def error(self) -> TracebackRecord | None:
+        """What last went wrong in this job, with its traceback; None when nothing did."""
+        return await self._client.record_of(self.id)
+
+    async def cancel(self, *, actor: str | None = None, reason: str | None = None) -> bool:
+        """Cancel the job, whether it waits, runs or is held. False when it had ended."""
+        moved = await self._client.queries.mark_job_as_cancelled(
+            [self.id], actor=actor, reason=reason
+        )
+        return self.id in moved
+
+    async def progress(self) -> Progress | None:
+        """How far the handler last said that it is; None when it said nothing."""
+        return (await self._client.queries.find_progress([self.id])).get(self.id)
+
+
+async def wait_for(
+    handles: Iterable[JobHandle[Any]], timeout: float | timedelta | None = None
+) -> list[Status | None]:
+    """Wait until all of these jobs have ended or are held; their statuses, in the given order."""
+    async with asyncio.timeout(_seconds(timeout)):
+        return await asyncio.gather(*(handle.wait() for handle in _checked(handles)))
+
+
+async def as_completed(
+    handles: Iterable[JobHandle[R]], timeout: float | timedelta | None = None
+) -> AsyncIterator[JobHandle[R]]:
+    """The handles, each as soon as its job has ended or is held."""
+    waits = {asyncio.ensure_future(handle.wait()): handle for handle in _checked(handles)}
+    seconds = _seconds(timeout)
+    deadline = math.inf if seconds is None else monotonic() + seconds
+    try:
+        while waits:
+            left = None if seconds is None else max(0.0, deadline - monotonic())
+            done, _ = await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                raise TimeoutError(f"{len(waits)} jobs have not ended within {seconds:g} s")
+            for wait in done:
+                handle = waits.pop(wait)
+                wait.result()
+                yield handle
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+def _checked(handles: Iterable[JobHandle[R]]) -> list[JobHandle[R]]:
+    found = list(handles)
+    for handle in found:
+        if not isinstance(handle, JobHandle):
+            raise InvalidInput(
+                f"expected handles of jobs, got {handle!r}; hf.handle(job_id, task) makes one"
+            )
+    return found
+
+
+def _seconds(timeout: float | timedelta | None) -> float | None:
+    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout

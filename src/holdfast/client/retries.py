@@ -1,0 +1,80 @@
+"""When a task is run again after its handler raised."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from holdfast.errors import InvalidTask
+from holdfast.retry import LONGEST_DELAY
+from holdfast.table import Backoff, exponential
+from holdfast.task import MAX_COUNT
+
+DEFAULT_ATTEMPTS = 5
+
+Errors = tuple[type[BaseException], ...]
+
+
+def _default_backoff() -> Backoff:
+    return exponential(timedelta(seconds=2), timedelta(minutes=10))
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often and how late a task is run again.
+
+    `attempts` counts runs: 5 means the first run and up to four more. `on` names the exceptions
+    that are retried, `give_up_on` those that are not. What is not retried is held at once.
+    """
+
+    attempts: int = DEFAULT_ATTEMPTS
+    backoff: Backoff = field(default_factory=_default_backoff)
+    """`exponential(…)`, `linear(…)`, or your own: (attempts so far, error) -> timedelta."""
+    jitter: bool = True
+    """Wait between half the delay and all of it: jobs that failed together do not come together."""
+    on: type[BaseException] | Errors = (Exception,)
+    give_up_on: type[BaseException] | Errors = ()
+
+    def __post_init__(self) -> None:
+        for name in ("on", "give_up_on"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, value if isinstance(value, tuple) else (value,))
+        if faults := self._faults():
+            raise InvalidTask("Retry: " + "; ".join(faults))
+
+    def _faults(self) -> list[str]:
+        faults = []
+        attempts = self.attempts
+        if (
+            isinstance(attempts, bool)
+            or not isinstance(attempts, int)
+            or not 1 <= attempts < MAX_COUNT
+        ):
+            limits = f"an integer from 1 to {MAX_COUNT - 1}"
+            faults.append(f"attempts must be {limits}, got {attempts!r}")
+        if not callable(self.backoff):
+            faults.append(f"backoff must be a function such as exponential(), got {self.backoff!r}")
+        for name in ("on", "give_up_on"):
+            for kind in getattr(self, name):
+                if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                    faults.append(f"{name} must hold exception classes, got {kind!r}")
+        return faults
+
+    def applies(self, error: BaseException) -> bool:
+        """Whether a handler that raised this is to be run again while attempts are left."""
+        return isinstance(error, self.on) and not isinstance(error, self.give_up_on)
+
+    def delay(self, attempts: int, error: BaseException) -> timedelta:
+        """How long to wait after that many attempts."""
+        delay = self.backoff(attempts, error)
+        if self.jitter:
+            delay = delay * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
+        return min(max(delay, timedelta(0)), LONGEST_DELAY)
+
+
+def retry_of(given: int | Retry | None) -> Retry:
+    """The policy behind `retry=`: a number of attempts, a policy, or None for a single run."""
+    if isinstance(given, Retry):
+        return given
+    return Retry(attempts=1 if given is None else given)

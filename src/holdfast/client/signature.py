@@ -1,0 +1,117 @@
+"""What a task's function takes and returns, read from its annotations."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import InvalidTask
+from holdfast.models import Context
+from holdfast.task import is_context, underlying
+
+if typing.TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_ONLY
+_VARIADIC = {
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.VAR_KEYWORD: "**",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One that the payload has a value for."""
+
+    name: str
+    annotation: Any
+    required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Of a task: the payload's part of it, and whether the function wants its Context."""
+
+    parameters: tuple[Parameter, ...]
+    returns: Any
+    context: str | None
+    """The name of the parameter that gets the Context."""
+    shown: inspect.Signature
+
+    def __str__(self) -> str:
+        return str(self.shown)
+
+    @property
+    def positional(self) -> tuple[str, ...]:
+        """The names of what may be passed by position, in order."""
+        kind = inspect.Parameter.KEYWORD_ONLY
+        return tuple(each.name for each in self.shown.parameters.values() if each.kind is not kind)
+
+    def misfit(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Why a call with these arguments is refused, in Python's words."""
+        try:
+            self.shown.bind(*args, **kwargs)
+        except TypeError as error:
+            return str(error)
+        return "pass the parameters after * by their names"
+
+
+def read_signature(name: str, func: Callable[..., Any], names: Mapping[str, Any]) -> Signature:
+    """Read a function's annotations; `names` are the local ones where it was defined.
+
+    NameError when an annotation names something that is not defined yet.
+    """
+    inner = underlying(func)
+    shown = inspect.signature(func)
+    hints = _hints(inner, names)
+    faults: list[str] = []
+    parameters: list[Parameter] = []
+    context: str | None = None
+    for place, (key, each) in enumerate(shown.parameters.items()):
+        hint = hints.get(key, each.annotation)
+        if each.kind in _VARIADIC:
+            faults.append(f"{_VARIADIC[each.kind]}{key} has no names to store; name each parameter")
+        elif each.kind is _POSITIONAL_ONLY and not is_context(hint, inner):
+            faults.append(f"{key!r} is positional-only; take the / out")
+        elif is_context(hint, inner):
+            if place:
+                faults.append(f"{key!r} is the Context; make it the first parameter")
+            context = key
+        elif hint is inspect.Parameter.empty:
+            faults.append(f"{key!r} has no annotation; write its type")
+        else:
+            parameters.append(Parameter(key, hint, each.default is each.empty))
+    if faults:
+        raise InvalidTask(f"task {name!r}: " + "; ".join(faults))
+    returns = hints.get("return", Any)
+    rest = [each for each in shown.parameters.values() if each.name != context]
+    return Signature(tuple(parameters), returns, context, shown.replace(parameters=rest))
+
+
+def _hints(inner: Any, names: Mapping[str, Any]) -> dict[str, Any]:
+    closed = inspect.getclosurevars(inner).nonlocals if inspect.isfunction(inner) else {}
+    module = getattr(inner, "__globals__", {})
+    # Context is often imported for type checking only.
+    known = {"Context": Context, **module, **names, **closed}
+    return typing.get_type_hints(inner, known, include_extras=True)
+
+
+def default_name(func: Callable[..., Any]) -> str:
+    """`module.function`, the same whether its module is run or imported."""
+    inner = underlying(func)
+    module = inner.__module__
+    if module == "__main__":
+        module = _name_of_main() or module
+    return f"{module}.{inner.__name__}"
+
+
+def _name_of_main() -> str | None:
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        return str(spec.name).removesuffix(".__main__")
+    file = getattr(main, "__file__", None)
+    return None if file is None else inspect.getmodulename(file)

@@ -1,0 +1,156 @@
+"""Waits for the ends of jobs: one LISTEN and one statement at a time, whatever the number."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from holdfast.clock import monotonic
+from holdfast.errors import DatabaseError
+from holdfast.lifecycle import FINAL, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.models import JobId
+    from holdfast.ports import Store
+
+logger = logging.getLogger("holdfast")
+
+ENDS = frozenset((*FINAL, Status.FAILED))
+"""A held job ends a wait: nobody knows when a person will look at it."""
+
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+"""Between two looks at jobs whose end nobody announces."""
+
+_SLOWER = 1.5
+_IDLE_SECONDS = 10.0
+"""For how long the connection that listens stays open when nobody waits."""
+
+_AGAIN_SECONDS = 1.0
+"""Before a connection that broke is opened again."""
+
+Ended = Status | None
+
+
+class Waiting:
+    """The waits of one event loop. It reads through `store`, and listens on a connection more."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._futures: dict[JobId, list[asyncio.Future[Ended]]] = {}
+        self._announced: set[JobId] = set()
+        self._wake = asyncio.Event()
+        self._look_at_all = True
+        self._task: asyncio.Task[None] | None = None
+        self.loop = asyncio.get_running_loop()
+
+    def uses(self, store: Store) -> bool:
+        """Whether it reads through this store."""
+        return self._store is store
+
+    async def ended(self, job_id: JobId) -> Ended:
+        """How the job ended, or that it is held; None when its id is unknown."""
+        future: asyncio.Future[Ended] = self.loop.create_future()
+        self._futures.setdefault(job_id, []).append(future)
+        self._announced.add(job_id)
+        self._wake.set()
+        if self._task is None or self._task.done():
+            self._task = self.loop.create_task(self._work())
+        try:
+            return await future
+        finally:
+            waiting = self._futures.get(job_id, [])
+            if future in waiting:
+                waiting.remove(future)
+                if not waiting:
+                    del self._futures[job_id]
+
+    async def close(self) -> None:
+        """Stop waiting; who waits still is cancelled."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        for futures in self._futures.values():
+            for future in futures:
+                future.cancel()
+
+    async def _work(self) -> None:
+        fork = self._store.fork("results")
+        # Elsewhere the connection that would listen is the one that everything else needs.
+        listens = self._store.dedicated or fork is self._store
+        listening = self.loop.create_task(self._listen(fork)) if listens else None
+        try:
+            await self._look()
+        except Exception as error:
+            for future in [each for some in self._futures.values() for each in some]:
+                if not future.done():
+                    future.set_exception(error)
+        finally:
+            if listening is not None:
+                listening.cancel()
+                await asyncio.wait([listening])
+            if self._store.dedicated:
+                with suppress(DatabaseError):
+                    await fork.close()
+
+    async def _listen(self, fork: Store) -> None:
+        while True:
+            try:
+                await fork.results.listen(self._ready, self._announce)
+            except DatabaseError as error:
+                logger.info("results are looked for without notifications: %s", error)
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    def _ready(self) -> None:
+        """What ended before is announced no more."""
+        self._look_at_all = True
+        self._wake.set()
+
+    def _announce(self, job_id: JobId) -> None:
+        if job_id in self._futures:
+            self._announced.add(job_id)
+            self._wake.set()
+
+    async def _look(self) -> None:
+        """Until nobody has waited for a while."""
+        pause, idle_since = _FIRST_PAUSE_SECONDS, monotonic()
+        while self._futures or monotonic() - idle_since < _IDLE_SECONDS:
+            self._wake.clear()
+            waiting = set(self._futures)
+            asked = waiting if self._look_at_all else waiting & self._announced
+            self._announced.clear()
+            self._look_at_all = False
+            if asked:
+                found = await self._resolve(asked)
+                pause = _FIRST_PAUSE_SECONDS if found else pause
+            if self._futures:
+                idle_since = monotonic()
+            try:
+                async with asyncio.timeout(pause if self._futures else _IDLE_SECONDS):
+                    await self._wake.wait()
+                if not self._announced.isdisjoint(self._futures):
+                    pause = _FIRST_PAUSE_SECONDS
+            except TimeoutError:
+                self._look_at_all = True
+                pause = min(pause * _SLOWER, _LONGEST_PAUSE_SECONDS)
+
+    async def _resolve(self, asked: Iterable[JobId]) -> bool:
+        """Look once; whether anything ended."""
+        try:
+            known = await self._store.jobs.statuses(sorted(asked))
+        except DatabaseError as error:
+            logger.info("waiting jobs are looked for again: %s", error)
+            return False
+        ended = False
+        for job_id in asked:
+            status = known.get(job_id)
+            if status is None or status in ENDS:
+                ended = True
+                for future in self._futures.pop(job_id, []):
+                    if not future.done():
+                        future.set_result(status)
+        return ended

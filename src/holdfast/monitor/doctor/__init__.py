@@ -1,0 +1,37 @@
+"""`holdfast doctor`: everything that is checked, one module for each family of checks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.errors import InvalidInput
+from holdfast.monitor.doctor.finding import Finding, Severity
+from holdfast.monitor.doctor.fleet import check_fleet, check_listen
+from holdfast.monitor.doctor.server import check_server
+from holdfast.monitor.doctor.tables import check_schema, check_tables
+from holdfast.stores.postgres.store import PostgresStore
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+
+__all__ = ["Finding", "Severity", "examine"]
+
+
+async def examine(hf: Holdfast) -> list[Finding]:
+    """Return what is wrong, the worst first."""
+    store = hf.store
+    if not isinstance(store, PostgresStore):
+        raise InvalidInput("the in-memory store has no server that could be examined")
+    found = await check_server(store)
+    schema = await check_schema(store)
+    if schema:
+        # The other checks read tables that may not be there.
+        return _worst_first([*schema, *found])
+    found += await check_tables(store)
+    found += await check_fleet(hf)
+    found += await check_listen(store)
+    return _worst_first(found)
+
+
+def _worst_first(found: list[Finding]) -> list[Finding]:
+    return sorted(found, key=lambda each: each.severity is not Severity.ERROR)

@@ -1,0 +1,256 @@
+"""What the pages read: bounded statements, and their rows as values."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from hashlib import blake2b
+
+from holdfast.breaker import Breaker
+from holdfast.histogram import Histogram
+from holdfast.lifecycle import Status
+from holdfast.models import LogEntry, Pause, Schedule, WorkerInfo
+from holdfast.monitor.fingerprint import pattern, split
+from holdfast.monitor.reader import Look
+from holdfast.settings import WorkerSettings
+from holdfast.stores.postgres import rows
+from holdfast.stores.postgres.breakers import breaker_of
+
+MOST_HELD = 5000
+"""The newest held jobs, among which failures are grouped."""
+SAMPLE = 1000
+"""Of an entrypoint at most this many waiting jobs are counted."""
+_UNREPORTED = WorkerSettings().heartbeat_timeout
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What waits of one entrypoint, counted up to SAMPLE."""
+
+    due: int = 0
+    later: int = 0
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What one worker runs of one entrypoint."""
+
+    worker: str
+    entrypoint: str
+    count: int
+    since: datetime
+    first_end: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Held jobs of one entrypoint with one kind of error."""
+
+    entrypoint: str
+    kind: str
+    pattern: str
+    jobs: tuple[tuple[int, datetime], ...] = field(repr=False)
+    """Ids with the instants since when they are held, newest enqueued first."""
+
+    @property
+    def key(self) -> str:
+        text = "\0".join((self.entrypoint, self.kind, self.pattern))
+        return blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+    @property
+    def count(self) -> int:
+        return len(self.jobs)
+
+    @property
+    def first(self) -> datetime:
+        return min(at for _, at in self.jobs)
+
+    @property
+    def last(self) -> datetime:
+        return max(at for _, at in self.jobs)
+
+    def by_hour(self, now: datetime, hours: int = 24) -> list[int]:
+        found = [0] * hours
+        for _, at in self.jobs:
+            ago = (now - at) // timedelta(hours=1)
+            if 0 <= ago < hours:
+                found[hours - 1 - ago] += 1
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How many leases ended in a stretch of time."""
+
+    at: datetime
+    status: Status
+    count: int
+    busy: timedelta
+    entrypoint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Live jobs by state, each counted up to 10,000; `cut` where the count ended early."""
+
+    waiting: int
+    leased: int
+    held: int
+    cut: bool
+
+
+async def waiting(look: Look) -> dict[str, Waiting]:
+    return {
+        name: Waiting(due, later, looked > SAMPLE)
+        for name, due, later, looked in await look.run("page_entrypoints")
+    }
+
+
+async def oldest(look: Look) -> dict[str, datetime]:
+    return {row[0]: row[1] for row in await look.run("oldest")}
+
+
+async def running(look: Look) -> list[Running]:
+    return [Running(*row) for row in await look.run("page_running")]
+
+
+async def held_groups(look: Look) -> list[Group]:
+    """The largest groups first."""
+    found: dict[tuple[str, str, str], list[tuple[int, datetime]]] = defaultdict(list)
+    for job_id, entrypoint, error, at in await look.run("page_held", limit=MOST_HELD):
+        kind, message = split(error)
+        found[entrypoint, kind, pattern(message)].append((job_id, at))
+    groups = [Group(*key, tuple(jobs)) for key, jobs in found.items()]
+    return sorted(groups, key=lambda group: (-group.count, group.entrypoint, group.kind))
+
+
+async def workers(look: Look) -> list[WorkerInfo]:
+    return [WorkerInfo(*row) for row in await look.run("workers")]
+
+
+def patience(worker: WorkerInfo) -> timedelta:
+    return worker.heartbeat_timeout or _UNREPORTED
+
+
+def silent(worker: WorkerInfo, now: datetime) -> bool:
+    """Whether others may have its jobs soon: it reports three times in each heartbeat_timeout."""
+    return now - worker.heartbeat > max(patience(worker) * 0.6, timedelta(seconds=5))
+
+
+def served(found: Iterable[WorkerInfo], now: datetime) -> set[str]:
+    """The entrypoints that some live worker runs."""
+    return {
+        name
+        for worker in found
+        if now - worker.heartbeat < patience(worker)
+        for name in worker.entrypoints
+    }
+
+
+async def breakers(look: Look) -> list[Breaker]:
+    found = await look.run("breaker_read", names=None)
+    return [breaker_of(row[2:]) for row in found if row[1] is not None]
+
+
+async def pauses(look: Look) -> list[Pause]:
+    return [Pause(*row[:5]) for row in await look.run("pauses")]
+
+
+def paused(found: Iterable[Pause], name: str) -> Pause | None:
+    """The pause that keeps jobs of this name from being claimed."""
+    return next((pause for pause in found if pause.covers(name)), None)
+
+
+async def schedules(look: Look) -> list[Schedule]:
+    return [rows.schedule(row) for row in await look.run("schedule_all")]
+
+
+async def rates(
+    look: Look, since: timedelta, width: timedelta, entrypoint: str | None = None
+) -> list[Rate]:
+    found = await look.recent("page_rates", since=since, width=width, entrypoint=entrypoint)
+    return [Rate(row[0], rows.status(row[1]), row[2], row[3]) for row in found]
+
+
+async def rates_of(look: Look, since: timedelta, width: timedelta) -> list[Rate]:
+    """The same for each entrypoint."""
+    found = await look.recent("page_rates_of", since=since, width=width)
+    return [Rate(row[1], rows.status(row[2]), row[3], row[4], row[0]) for row in found]
+
+
+async def waits(look: Look, since: timedelta, width: timedelta) -> dict[datetime, Histogram]:
+    """How long jobs waited for their claim, by stretch of time."""
+    found: dict[datetime, list[int]] = {}
+    for at, place, count in await look.recent("page_waits", since=since, width=width):
+        cells = found.setdefault(at, [])
+        cells.extend([0] * (place + 1 - len(cells)))
+        cells[place] += count
+    return {at: tuple(cells) for at, cells in found.items()}
+
+
+async def counts(look: Look, entrypoint: str | None) -> Counts:
+    waits, leased, looked, held = await look.one("page_count", entrypoint=entrypoint)
+    return Counts(waits, leased, held, looked > 10_000)
+
+
+_MINUTE = timedelta(minutes=1)
+
+
+async def log_page(
+    look: Look,
+    now: datetime,
+    *,
+    limit: int,
+    before: tuple[datetime, int] | None = None,
+    status: Status | None = None,
+    entrypoint: str | None = None,
+    worker: str | None = None,
+    error: str | None = None,
+    by_person: bool = False,
+) -> tuple[list[LogEntry], datetime | None]:
+    """A page of the log, newest first, and down to which minute it looked; None: to the end.
+
+    The statistics say which minutes have rows of a kind, so that the log is read nowhere else.
+    """
+    start, start_id = before or (now + _MINUTE, 2**62)
+    kind = {"status": status, "entrypoint": entrypoint}
+    counted = await look.run("page_log_minutes", before=start, **kind)
+    minutes = _minutes(start, now, [(row[0], row[1]) for row in counted], limit)
+    found = await look.run(
+        "page_log",
+        minutes=minutes,
+        before=start,
+        before_id=start_id,
+        worker=worker,
+        error=error,
+        by_person=by_person,
+        limit=limit,
+        **kind,
+    )
+    entries = [rows.log_entry(row) for row in found]
+    more = (len(counted) > 0 and counted[-1][0] < minutes[-1]) or len(counted) == _MOST_MINUTES
+    reached = minutes[-1] if minutes and more else None
+    return entries, reached
+
+
+_MOST_MINUTES = 60
+
+
+def _minutes(
+    start: datetime, now: datetime, counted: Sequence[tuple[datetime, int]], limit: int
+) -> list[datetime]:
+    """The newest minutes that hold enough rows, and those of late that may not be counted yet."""
+    whole = start.replace(second=0, microsecond=0)
+    late = now - 3 * _MINUTE
+    found = [whole - n * _MINUTE for n in range(4) if whole - n * _MINUTE >= late]
+    seen = 0
+    for minute, count in counted:
+        if seen > limit:
+            break
+        if minute not in found:
+            found.append(minute)
+        seen += count
+    return sorted(found, reverse=True)

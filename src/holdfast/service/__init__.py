@@ -1,0 +1,1 @@
+"""Worker processes: supervisor, children, health endpoint, stop and reload."""

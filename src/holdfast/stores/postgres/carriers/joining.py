@@ -1,0 +1,83 @@
+"""A driver over a transaction that belongs to the caller."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.errors import CarrierError, DatabaseError, InvalidInput, NoTransaction
+from holdfast.stores.postgres.drivers.base import BaseDriver, Loan
+from holdfast.stores.postgres.drivers.connection_lock import (
+    AsyncConnectionLock,
+    ThreadConnectionLock,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from holdfast.stores.postgres.drivers.base import Connection, OnNotify
+
+_NO_TABLE = frozenset({"42P01", "3F000"})
+"""SQLSTATEs of a table and of a schema that do not exist."""
+
+
+class Carrier(Protocol):
+    """Finds the connection of a caller's object, and begins its transaction as its library does."""
+
+    what: str
+    """The object in words, such as "the asyncpg connection"."""
+    begin_with: str
+    """What the caller writes to begin a transaction."""
+    synchronous: bool
+    """Whether `session` never suspends, so that no event loop is needed."""
+
+    async def session(self, *, begin: bool) -> Connection:
+        """Return the session of now: an ORM session may take another connection for the next
+        transaction. With `begin` the library begins its transaction if it has only announced it.
+        """
+        ...
+
+
+class JoinedDriver(BaseDriver):
+    """Each call joins the transaction that the caller is in at that moment, or is refused."""
+
+    def __init__(self, carrier: Carrier, *, autocommit: bool = False) -> None:
+        super().__init__()
+        self.synchronous = carrier.synchronous
+        self._carrier = carrier
+        self._autocommit = autocommit
+        self._joins: Connection | None = None
+        self._lock = ThreadConnectionLock() if carrier.synchronous else AsyncConnectionLock()
+
+    @property
+    def in_transaction(self) -> bool:
+        return not self._autocommit or (self._joins is not None and self._joins.in_transaction)
+
+    @asynccontextmanager
+    async def _lend(self, seconds: float) -> AsyncIterator[Loan]:
+        async with self._lock.taken(seconds) as deadline:
+            session = self._joins = await self._joined()
+            try:
+                yield Loan(session, deadline)
+            except DatabaseError as error:
+                if error.sqlstate not in _NO_TABLE:
+                    raise
+                raise CarrierError(
+                    f"{self._carrier.what} sees no tables of Holdfast ({error}): it is connected "
+                    "to another database, or has another search_path; pass one of the database "
+                    "where `holdfast install` was run, or give Holdfast schema=…"
+                ) from None
+
+    async def _joined(self) -> Connection:
+        session = await self._carrier.session(begin=not self._autocommit)
+        if session.closed:
+            raise CarrierError(
+                f"{self._carrier.what} is closed; call .on() while it is open, before the block "
+                "that owns it ends"
+            )
+        if not self._autocommit and not session.in_transaction:
+            raise NoTransaction(self._carrier.what, self._carrier.begin_with)
+        return session
+
+    async def listen(self, channel: str, on_notify: OnNotify, on_ready: Callable[[], None]) -> None:
+        raise InvalidInput("a transaction cannot listen; give workers a connection of their own")

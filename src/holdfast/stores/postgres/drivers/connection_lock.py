@@ -1,0 +1,129 @@
+"""Locks of shared connections: one statement at a time, and a bound on the wait."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.clock import monotonic
+from holdfast.errors import ConnectionFailed, ConnectionLost
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
+
+_NO_ANSWER = (ConnectionFailed, ConnectionLost, asyncio.CancelledError)
+
+
+class ConnectionLock(Protocol):
+    """Lets one of those who share a connection use it."""
+
+    def taken(self, seconds: float) -> AbstractAsyncContextManager[float]:
+        """Hold the lock; gives the instant (monotonic) by which its use should be over."""
+        ...
+
+
+def busy(seconds: float) -> ConnectionFailed:
+    return ConnectionFailed(
+        f"the connection is shared and busy, and nobody on it had an answer for {seconds:.1f} s; "
+        "nothing was sent"
+    )
+
+
+class AsyncConnectionLock:
+    """Lets `places` users in at a time. None gives up waiting while others get their answers.
+
+    A silent server is noticed by the statement in flight. The others must not then find it out one
+    after another, each at the full price.
+    """
+
+    def __init__(self, places: int = 1) -> None:
+        self._semaphore = asyncio.Semaphore(places)
+        self._waiting = 0
+        self._answered = -math.inf
+
+    @property
+    def locked(self) -> bool:
+        """Whether the next user would have to wait."""
+        return self._waiting > 0 or self._semaphore.locked()
+
+    def taken(self, seconds: float) -> _Taken:
+        return _Taken(self, seconds)
+
+    async def take(self, seconds: float) -> float:
+        """Wait for a place; return the instant by which its use should be over."""
+        began = monotonic()
+        if self._waiting or self._semaphore.locked():
+            await self._wait(began, seconds)
+        else:
+            await self._semaphore.acquire()
+        return max(began, self._answered) + seconds
+
+    def leave(self, error: BaseException | None) -> None:
+        """Leave the place; every end but _NO_ANSWER is an answer of the server."""
+        if not isinstance(error, _NO_ANSWER):
+            self._answered = monotonic()
+        self._semaphore.release()
+
+    def add_place(self) -> None:
+        self._semaphore.release()
+
+    def remove_place(self) -> bool:
+        """Remove a place that nobody uses; False when there is none."""
+        if self.locked:
+            return False
+        self._semaphore._value -= 1
+        return True
+
+    async def _wait(self, began: float, seconds: float) -> None:
+        self._waiting += 1
+        try:
+            while True:
+                left = max(began, self._answered) + seconds - monotonic()
+                if left <= 0:
+                    raise busy(seconds)
+                try:
+                    async with asyncio.timeout(left):
+                        await self._semaphore.acquire()
+                except TimeoutError:
+                    continue
+                return
+        finally:
+            self._waiting -= 1
+
+
+class _Taken:
+    """What `taken` gives. After a sleep a generator would take five times as long."""
+
+    __slots__ = ("_lock", "_seconds")
+
+    def __init__(self, lock: AsyncConnectionLock, seconds: float) -> None:
+        self._lock = lock
+        self._seconds = seconds
+
+    async def __aenter__(self) -> float:
+        return await self._lock.take(self._seconds)
+
+    async def __aexit__(
+        self, _kind: object, error: BaseException | None, _traceback: object
+    ) -> None:
+        self._lock.leave(error)
+
+
+class ThreadConnectionLock:
+    """The same between threads; a thread may take it twice."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    @asynccontextmanager
+    async def taken(self, seconds: float) -> AsyncIterator[float]:
+        if not self._lock.acquire(timeout=seconds):
+            raise busy(seconds)
+        try:
+            yield monotonic() + seconds
+        finally:
+            self._lock.release()

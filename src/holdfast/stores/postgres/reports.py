@@ -1,0 +1,22 @@
+"""The workers that are alive, as each reports itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.models import WorkerInfo
+    from holdfast.stores.postgres.runner import Runner
+
+
+class PostgresReports:
+    """Rows of workers, each written by the worker itself."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    async def report(self, worker: WorkerInfo) -> None:
+        await self._runner.run("report", **worker._asdict())
+
+    async def sign_off(self, worker: str) -> None:
+        await self._runner.run("sign_off", id=worker)

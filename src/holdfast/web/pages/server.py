@@ -1,0 +1,43 @@
+"""The database behind the queue: sizes, dead rows, the oldest transaction, versions."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from importlib.metadata import version
+from typing import Any
+
+from holdfast.stores.postgres.binding import Binding
+from holdfast.web.visit import Page, Visit
+from holdfast.web.words import coarse, size
+
+_LONG = timedelta(minutes=5)
+"""A transaction that is open for longer keeps dead rows that slow the queue down."""
+
+
+async def load(visit: Visit) -> dict[str, Any]:
+    relations = Binding(visit.site.hf.names).relations
+    names = [name for key, name in relations.items() if key not in ("prefix", "status")]
+    tables = await visit.look.run("page_system", tables=names)
+    server = await visit.look.one("page_server")
+    oldest = server[8]
+    long = oldest is not None and visit.now - oldest > _LONG
+    total = sum(row[1] for row in tables)
+    head = f"The queue takes {size(total)} of disk."
+    rest = f"A transaction is open for {coarse(visit.now - oldest)}." if long else ""
+    return {
+        "tables": [
+            {"name": row[0], "size": row[1], "live": row[2], "dead": row[3], "vacuumed": row[4]}
+            for row in tables
+        ],
+        "server": {
+            "version": server[0], "database": server[1], "user": server[2], "size": server[3],
+            "started": server[4], "pid": server[5], "application": server[6], "state": server[7],
+            "oldest": oldest, "migration": server[9],
+        },
+        "long": long,
+        "version": version("holdfast"),
+        "sentence": (head, rest),
+    }  # fmt: skip
+
+
+PAGE = Page("System", "/system", "system.html", load, group=4)

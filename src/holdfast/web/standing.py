@@ -1,0 +1,84 @@
+"""Where a job stands, in a few words: what the list says of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from holdfast.lifecycle import Status
+from holdfast.models import Job, Pause, WorkerInfo
+from holdfast.monitor import pages
+from holdfast.monitor.reader import Look
+from holdfast.web.words import clock, coarse
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a job's progress depends on, besides itself."""
+
+    workers: tuple[WorkerInfo, ...]
+    served: frozenset[str]
+    silent: frozenset[str]
+    pauses: tuple[Pause, ...] = ()
+
+    def why_all_wait(self, entrypoint: str) -> str:
+        """The reason that all jobs of an entrypoint share, as a sentence; empty without one."""
+        if pause := pages.paused(self.pauses, entrypoint):
+            return f"Those that wait are paused by {pause.actor or 'unknown'}: {pause.reason}."
+        if entrypoint not in self.served:
+            return "Those that wait cannot start: no live worker serves the entrypoint."
+        return ""
+
+
+async def surroundings(look: Look, now: datetime) -> Surroundings:
+    found = await pages.workers(look)
+    return Surroundings(
+        tuple(found),
+        frozenset(pages.served(found, now)),
+        frozenset(worker.id for worker in found if pages.silent(worker, now)),
+        tuple(await pages.pauses(look)),
+    )
+
+
+def standing(job: Job, around: Surroundings, now: datetime) -> str:
+    match job.status:
+        case Status.PICKED:
+            return _leased(job, around, now)
+        case Status.FAILED:
+            return job.last_error or "all attempts are spent"
+        case _:
+            return _waiting(job, around, now)
+
+
+def _leased(job: Job, around: Surroundings, now: datetime) -> str:
+    if job.heartbeat is None or job.lease is None or job.claimed_at is None:
+        return "its lease is incomplete"
+    end = job.heartbeat + job.lease
+    if end < now:
+        return f"{job.claimed_by} is silent, recovery is due"
+    if job.claimed_by in around.silent:
+        quiet = coarse(now - job.heartbeat)
+        return f"{job.claimed_by} is silent for {quiet}, recovery at {clock(end, now)}"
+    return f"on {job.claimed_by} for {coarse(now - job.claimed_at)}"
+
+
+def _waiting(job: Job, around: Surroundings, now: datetime) -> str:
+    parts = []
+    if job.execute_after > now:
+        parts.append(
+            f"due in {coarse(job.execute_after - now)}, at {clock(job.execute_after, now)}"
+        )
+    if pause := pages.paused(around.pauses, job.entrypoint):
+        until = f" until {clock(pause.until, now)}" if pause.until else ""
+        parts.append(f"paused{until} by {pause.actor or 'unknown'}: {pause.reason}")
+    if job.entrypoint not in around.served:
+        parts.append("no live worker serves it")
+    elif job.recoveries:
+        times = f"{job.recoveries} worker{'s' if job.recoveries > 1 else ''}"
+        parts.append(f"runs with few others: {times} died of it")
+    if not parts:
+        late = now - job.execute_after
+        parts.append("due now" if late < timedelta(seconds=1) else f"due for {coarse(late)}")
+    if job.last_error and job.attempts:
+        parts.append(f"after {job.last_error}")
+    return "; ".join(parts)

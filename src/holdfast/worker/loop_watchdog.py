@@ -1,0 +1,134 @@
+"""Notices from another thread that the event loop is blocked, and by which handler."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.clock import monotonic
+from holdfast.repeated import RepeatedLog
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from holdfast.worker.leases import Lease, LeaseSet
+
+logger = logging.getLogger("holdfast.worker")
+
+_CHECK_SECONDS = 0.5
+_WARN_SECONDS = 2.0
+_LOG_SECONDS = 1.0
+"""The blocked thread may hold the lock of the log. The critical line waits no longer for it."""
+_STACK_FRAMES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """An event loop that was blocked for longer than is allowed."""
+
+    lease: Lease | None
+    """The job whose handler blocks it. None means that no handler is known to."""
+    limit: str
+    """What was exceeded, in words."""
+    stack: str
+
+    def __str__(self) -> str:
+        return f"{_name(self.lease)} has blocked the event loop for longer than {self.limit}"
+
+
+class LoopWatchdog:
+    """Measures the lag of the worker's event loop from the renewing thread."""
+
+    def __init__(self, lease_set: LeaseSet, longest: timedelta) -> None:
+        self._lease_set = lease_set
+        self._longest = longest
+        self._home = asyncio.get_running_loop()
+        self._home_thread = threading.get_ident()
+        self._asked: float | None = None
+        self._checked = 0.0
+        self._lag = 0.0
+        self._warned = False
+        self._log = RepeatedLog(logger)
+
+    async def run(self) -> Blocked:
+        """In the event loop of the other thread, until the watched one is blocked for too long."""
+        while True:
+            self._measure()
+            if (blocked := self._judge()) is not None:
+                return blocked
+            await asyncio.sleep(_CHECK_SECONDS)
+
+    async def until_answered(self) -> None:
+        """Wait until the event loop answers again."""
+        while self._asked is not None:  # noqa: ASYNC110 - the other loop cannot set an event here
+            await asyncio.sleep(_CHECK_SECONDS)
+
+    def _measure(self) -> None:
+        now, before = monotonic(), self._checked
+        self._checked = now
+        if self._asked is None:
+            self._asked, self._lag = now, 0.0
+            self._home.call_soon_threadsafe(self._answer)
+            return
+        self._lease_set.loop_blocked = True
+        # A process that was stopped as a whole has not blocked its event loop.
+        self._lag += min(now - before, 2 * _CHECK_SECONDS)
+        if not self._warned and now - self._asked > _WARN_SECONDS:
+            self._warned = True
+            self._log.warning(
+                "%s has blocked the event loop for more than %g s: no other job, timeout or signal "
+                'is handled; let it await, or make it a plain def with executor="thread"',
+                _name(self._culprit()),
+                _WARN_SECONDS,
+            )
+
+    def _judge(self) -> Blocked | None:
+        """Whether the loop has been blocked for longer than its settings or its job allow."""
+        if self._asked is None or self._lag < min(_WARN_SECONDS, self._longest.total_seconds()):
+            return None
+        lease = self._culprit()
+        limit, words = self._longest, f"max_loop_block ({self._longest})"
+        timeout = lease.entrypoint.timeout if lease is not None else None
+        if timeout is not None and timeout < limit:
+            limit, words = timeout, f"the timeout of its entrypoint ({timeout})"
+        if self._lag <= limit.total_seconds():
+            return None
+        blocked = Blocked(lease, words, self._stack())
+        # A blocked thread that holds the lock of the log must not block this one.
+        logging_thread = threading.Thread(target=_log, args=(blocked,), daemon=True)
+        logging_thread.start()
+        logging_thread.join(_LOG_SECONDS)
+        return blocked
+
+    def _culprit(self) -> Lease | None:
+        task = asyncio.current_task(self._home)
+        if task is None:
+            return None
+        return next((lease for lease in self._lease_set.snapshot() if lease.task is task), None)
+
+    def _stack(self) -> str:
+        """The innermost calls of the blocked thread, in one line as logs like it."""
+        frame = sys._current_frames().get(self._home_thread)
+        found = traceback.extract_stack(frame)[-_STACK_FRAMES:] if frame is not None else []
+        calls = [f"{each.filename}:{each.lineno} in {each.name}: {each.line}" for each in found]
+        return " < ".join(reversed(calls))
+
+    def _answer(self) -> None:
+        if self._lease_set.loop_blocked and self._asked is not None:
+            self._lease_set.excuse(monotonic() - self._asked)
+        self._asked, self._warned = None, False
+
+
+def _name(lease: Lease | None) -> str:
+    if lease is None:
+        return "something"
+    return f"the handler of {lease.entrypoint.name!r} (job {lease.job.id})"
+
+
+def _log(blocked: Blocked) -> None:
+    logger.critical("%s: leases are no longer renewed; it is at %s", blocked, blocked.stack)

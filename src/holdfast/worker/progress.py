@@ -1,0 +1,62 @@
+"""Writes how far jobs are: the last word of each, a few times a second for all of them together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from holdfast.errors import DatabaseError
+from holdfast.models import Progress, ProgressNote
+from holdfast.retry import sanitise
+
+if TYPE_CHECKING:
+    from holdfast.models import LeaseKey
+    from holdfast.ports import Leases
+
+logger = logging.getLogger("holdfast.worker")
+
+_PAUSE_SECONDS = 0.25
+"""Between two writes, whatever the number of jobs that say something."""
+
+_MESSAGE_LIMIT = 500
+
+
+class ProgressWriter:
+    """What handlers say is written with the token of their lease, so a lost one says nothing."""
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+        self._latest: dict[LeaseKey, Progress] = {}
+        self._noted = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self.rounds = 0
+
+    def note(self, key: LeaseKey, fraction: float, message: str | None) -> None:
+        """Remember what a handler says. It may run in a thread."""
+        text = None if message is None else sanitise(message, _MESSAGE_LIMIT)
+        self._latest[key] = Progress(fraction, text)
+        if threading.get_ident() == self._thread:
+            self._noted.set()
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._noted.set)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._noted.wait()
+            self._noted.clear()
+            await self._write()
+            self.rounds += 1
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _write(self) -> None:
+        latest, self._latest = self._latest, {}
+        try:
+            await self._leases.note_progress([ProgressNote(*pair) for pair in latest.items()])
+        except DatabaseError as error:
+            logger.debug("progress of %d jobs waits for the database: %s", len(latest), error)
+            self._latest = latest | self._latest
+            self._noted.set()

@@ -1,0 +1,168 @@
+"""The last resorts of a worker: no lease is kept without a handler, and none is left in vain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from holdfast.errors import DatabaseError
+from holdfast.events import Observers
+from holdfast.lifecycle import TRANSITIONS, Verb
+from holdfast.models import NOT_STARTED, SHUTDOWN, Change, Released
+from holdfast.worker.leases import LeaseSet
+from holdfast.worker.publish import Publisher
+from holdfast.worker.settle import Settler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.models import Outcome
+    from holdfast.ports import Leases, Store
+    from holdfast.worker.dispatcher import Dispatcher
+    from holdfast.worker.leases import Lease
+    from holdfast.worker.loop_watchdog import Blocked
+    from holdfast.worker.steps import Steps
+    from holdfast.worker.task_pool import TaskPool
+    from holdfast.worker.write import Ending
+
+logger = logging.getLogger("holdfast.worker")
+
+_BLOCKED_SECONDS = 3.0
+"""For the writes of a worker whose event loop is blocked for too long."""
+
+_REST_SECONDS = 0.8
+"""For what a settler that has ended left unwritten, and again for the rest."""
+
+_NOT_STARTED = Released(NOT_STARTED)
+_BESIDE = Released("the event loop was blocked by another job")
+_UNATTENDED = Released("no handler")
+
+
+class Rescue:
+    """Releases what the usual steps of one worker cannot."""
+
+    def __init__(
+        self,
+        lease_set: LeaseSet,
+        settler: Settler,
+        dispatcher: Dispatcher,
+        task_pool: TaskPool,
+        steps: Steps,
+        *,
+        interval: float,
+        end_process: Callable[[str], None] | None,
+    ) -> None:
+        self._lease_set = lease_set
+        self._settler = settler
+        self._dispatcher = dispatcher
+        self._task_pool = task_pool
+        self._steps = steps
+        self._interval = interval
+        """Seconds."""
+        self._end_process = end_process
+        self.rounds = 0
+        self._home = asyncio.get_running_loop()
+
+    async def run(self) -> None:
+        """Look for leases without a handler as often as leases are renewed, until cancelled."""
+        while True:
+            await asyncio.sleep(self._interval)
+            self.release_unattended()
+            self.rounds += 1
+
+    def release_unattended(self) -> None:
+        """Release leases that would be renewed for ever: no handler, and no outcome either."""
+        settling = {lease for lease, _ in self._settler.endings}
+        if not (lost := self._lease_set.unattended(settling | self._dispatcher.unstarted)):
+            return
+        logger.error(
+            "jobs %s are leased but neither wait, run nor are settled; they are released, and this "
+            "is a bug of Holdfast: please report it",
+            sorted(str(lease.job.id) for lease in lost),
+        )
+        for lease in lost:
+            self._settler.put(lease, _UNATTENDED)
+        self._dispatcher.recount(len(self._task_pool))
+
+    async def give_up(self, store: Store, blocked: Blocked) -> None:
+        """Called in the renewing thread: nothing is renewed while the event loop is blocked."""
+        self._lease_set.given_up = blocked
+        if self._end_process is not None:
+            # Should the loop answer again after all, this comes before any handler continues.
+            self._home.call_soon_threadsafe(self._end_process, str(blocked))
+        held, endings = self._lease_set.snapshot(), self._settler.endings
+        ending = self._end_process is not None
+        try:
+            async with asyncio.timeout(_BLOCKED_SECONDS):
+                settled = await settle_elsewhere(
+                    store.leases, held, endings, blocked.lease, ending=ending
+                )
+        except Exception as error:
+            self._steps.failed("rescue", error)
+        else:
+            self._home.call_soon_threadsafe(self._lease_set.drop, settled)
+        if self._end_process is not None:
+            self._end_process(str(blocked))
+        self._home.call_soon_threadsafe(self._resume)
+
+    def _resume(self) -> None:
+        self._lease_set.given_up = None
+
+    async def release_rest(self, leases: Leases) -> None:
+        """Write and release what is left when the settler has ended before its time."""
+        try:
+            async with asyncio.timeout(_REST_SECONDS):
+                await self._settler.flush()
+        except Exception as error:
+            self._steps.failed("settle", error)
+        rest = [lease for lease in self._lease_set.snapshot() if lease.task is None]
+        with suppress(DatabaseError, TimeoutError):
+            async with asyncio.timeout(_REST_SECONDS):
+                changes = [Change(lease.key, reason=SHUTDOWN) for lease in rest]
+                await leases.change(TRANSITIONS[Verb.RELEASE], changes)
+                self._lease_set.drop(rest)
+
+
+async def settle_elsewhere(
+    leases: Leases,
+    held: Sequence[Lease],
+    endings: Sequence[Ending],
+    culprit: Lease | None,
+    *,
+    ending: bool,
+) -> list[Lease]:
+    """Write known outcomes and release jobs that have not started. Return the leases settled.
+
+    With `ending` the process is about to end, so that jobs which wait beside the culprit are
+    released as well. Without a culprit any of them may be the one, and they are left to be
+    recovered. Called in the renewing thread, whose connection this uses.
+    """
+    outcomes: dict[Lease, Outcome] = dict(endings)
+    for lease in held:
+        if lease in outcomes or lease is culprit:
+            continue
+        if _never_starts(lease):
+            outcomes[lease] = _NOT_STARTED
+        elif ending and culprit is not None:
+            outcomes[lease] = _BESIDE
+    # All leases of a claim, or its bookkeeping would be deleted under those that remain.
+    copy = LeaseSet()
+    copy.add(held)
+    settler = Settler(leases, copy, None, Publisher(copy, Observers(), worker=""))
+    for lease, outcome in outcomes.items():
+        settler.put(lease, outcome)
+    await settler.flush()
+    return [lease for lease in outcomes if lease not in copy]
+
+
+def _never_starts(lease: Lease) -> bool:
+    """Keep a job from starting. False when it has started.
+
+    `run` notes the start before it looks for the reason, so that one of the two sees the other.
+    """
+    if lease.began:
+        return False
+    lease.cancellation.cancel(NOT_STARTED)
+    return not lease.began

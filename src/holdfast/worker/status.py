@@ -1,0 +1,70 @@
+"""How a worker describes itself to others: the row that every renewal writes."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from holdfast.models import WorkerInfo
+from holdfast.worker.quarantine import Suspects
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.settings import WorkerSettings
+    from holdfast.worker.dispatcher import Dispatcher
+
+
+@cache
+def _version() -> str:
+    """Read from disk once: the package may be replaced while the worker runs."""
+    return version("holdfast")
+
+
+@dataclass(slots=True)
+class WorkerStatus:
+    """The state of one worker. Changed by its event loop, read by the renewing thread."""
+
+    worker: str
+    suspects: Suspects = Suspects.run
+    state: str = "starting"
+
+
+class Reporter:
+    """Makes the report of a worker, whenever one is due."""
+
+    def __init__(
+        self,
+        status: WorkerStatus,
+        entrypoints: Sequence[str],
+        settings: WorkerSettings,
+        dispatcher: Dispatcher,
+    ) -> None:
+        self._status = status
+        self._entrypoints = entrypoints
+        self._settings = settings
+        self._dispatcher = dispatcher
+
+    def report(self) -> WorkerInfo:
+        """Return the worker as it is now. The store sets the two instants."""
+        unset = datetime.now(UTC)
+        status, settings = self._status, self._settings
+        alone = status.suspects is Suspects.only and status.state == "running"
+        return WorkerInfo(
+            id=status.worker,
+            host=platform.node(),
+            pid=os.getpid(),
+            version=_version(),
+            entrypoints=sorted(self._entrypoints),
+            concurrency=settings.concurrency,
+            running=self._dispatcher.running,
+            state="quarantine" if alone else status.state,
+            started_at=unset,
+            heartbeat=unset,
+            heartbeat_timeout=settings.heartbeat_timeout,
+        )

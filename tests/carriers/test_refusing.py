@@ -1,0 +1,157 @@
+"""What cannot be joined is refused with the reason and the fix, before anything is sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import psycopg
+import psycopg2
+import pytest
+import pytest_asyncio
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
+
+from holdfast.app import Holdfast
+from holdfast.errors import CarrierError, NoTransaction
+from tests.carriers.callers import async_engine, engine, opened, settled
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.servers import Database
+
+AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT"}
+
+
+@pytest_asyncio.fixture
+async def hf(pg18: Database) -> AsyncIterator[Holdfast]:
+    async with Holdfast.connect(pg18.dsn) as found:
+        await found.install()
+        yield found
+
+
+async def refused(hf: Holdfast, transaction: Any, *words: str) -> CarrierError:
+    with pytest.raises(CarrierError) as caught:
+        await settled(hf.queries.on(transaction).enqueue("ship"))
+    for word in words:
+        assert word in str(caught.value)
+    assert await hf.queries.queue_size() == []
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", ["asyncpg", "asyncpg_pool", "psycopg"])
+async def test_a_connection_in_no_transaction(hf: Holdfast, pg18: Database, kind: str) -> None:
+    async with opened(kind, pg18) as caller:
+        error = await refused(hf, caller.joined, "in no transaction", "autocommit=True")
+        assert isinstance(error, NoTransaction)
+        queries = hf.queries.on(caller.joined, autocommit=True)
+        await queries.enqueue("ship")
+        assert len(await hf.queries.browse_queue()) == 1
+
+
+async def test_a_connection_after_its_transaction(hf: Holdfast, pg18: Database) -> None:
+    async with opened("asyncpg", pg18) as caller:
+        async with caller.transaction():
+            queries = hf.queries.on(caller.joined)
+            await queries.queue_size()
+        with pytest.raises(NoTransaction):
+            await queries.enqueue("ship")
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+async def test_an_autocommit_engine(hf: Holdfast, pg18: Database, driver: str) -> None:
+    pool = engine(pg18, driver, **AUTOCOMMIT)
+    with pool.connect() as connection:
+        assert isinstance(await refused(hf, connection, "AUTOCOMMIT"), NoTransaction)
+        hf.queries.on(connection, autocommit=True).enqueue("ship")
+    pool.dispose()
+    assert len(await hf.queries.browse_queue()) == 1
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_an_async_autocommit_engine(hf: Holdfast, pg18: Database, driver: str) -> None:
+    pool = async_engine(pg18, driver, **AUTOCOMMIT)
+    async with AsyncSession(pool) as session:
+        assert isinstance(await refused(hf, session, "AUTOCOMMIT"), NoTransaction)
+        await hf.queries.on(session, autocommit=True).enqueue("ship")
+    await pool.dispose()
+    assert len(await hf.queries.browse_queue()) == 1
+
+
+async def test_bare_sync_connections_in_autocommit(hf: Holdfast, pg18: Database) -> None:
+    with psycopg.connect(pg18.dsn, autocommit=True) as connection:
+        await refused(hf, connection, "psycopg connection is in no transaction")
+    old = psycopg2.connect(pg18.dsn)
+    old.autocommit = True
+    await refused(hf, old, "psycopg2 connection is in no transaction")
+    hf.queries.on(old, autocommit=True).enqueue("ship")
+    old.close()
+    assert len(await hf.queries.browse_queue()) == 1
+
+
+async def test_what_is_closed(hf: Holdfast, pg18: Database) -> None:
+    connection = await asyncpg.connect(pg18.dsn)
+    await connection.close()
+    await refused(hf, connection, "asyncpg connection is closed")
+    async with asyncpg.create_pool(pg18.dsn, min_size=1, max_size=1) as pool:
+        async with pool.acquire() as lent:
+            pass
+        await refused(hf, lent, "asyncpg connection is closed")
+    with psycopg.connect(pg18.dsn) as sync:
+        pass
+    await refused(hf, sync, "psycopg connection is closed")
+    old = psycopg2.connect(pg18.dsn)
+    old.close()
+    await refused(hf, old, "psycopg2 connection is closed")
+    pool = engine(pg18, "psycopg")
+    with pool.connect() as closed:
+        pass
+    await refused(hf, closed, "cannot be joined", "closed")
+    with Session(pool, close_resets_only=False) as session:
+        pass
+    await refused(hf, session, "cannot be joined", "closed")
+    pool.dispose()
+
+
+async def test_a_session_that_waits_for_a_rollback(hf: Holdfast, pg18: Database) -> None:
+    pool = engine(pg18, "psycopg")
+    with Session(pool) as session:
+        hf.queries.on(session).queue_size()
+        session.begin_nested()
+        session.connection().invalidate()
+        await refused(hf, session, "cannot be joined", "rollback")
+    pool.dispose()
+
+
+async def test_another_database(hf: Holdfast, pg18: Database) -> None:
+    async with await psycopg.AsyncConnection.connect(pg18.server_dsn) as elsewhere:
+        await elsewhere.execute("select 1")
+        await refused(hf, elsewhere, "sees no tables of Holdfast", "search_path")
+    lite = create_engine("sqlite://")
+    with Session(lite) as session:
+        await refused(hf, session, "sqlite", "PostgreSQL")
+    lite.dispose()
+
+
+async def test_what_is_no_transaction(hf: Holdfast, pg18: Database) -> None:
+    pool, apool = engine(pg18, "psycopg"), async_engine(pg18, "asyncpg")
+    async with asyncpg.create_pool(pg18.dsn, min_size=1, max_size=1) as theirs:
+        others = (pool, apool, sessionmaker(pool), async_sessionmaker(apool), theirs, None, 7)
+        for other in others:
+            await refused(hf, other, ".on() takes", type(other).__name__)
+        await hf.queries.on(theirs, autocommit=True).enqueue("ship")
+    with pytest.raises(CarrierError) as caught:
+        hf.queries.on("postgresql://ann:secret@localhost/x")
+    assert "secret" not in str(caught.value)
+    pool.dispose()
+    await apool.dispose()
+
+
+async def test_a_sync_session_inside_run_sync(hf: Holdfast, pg18: Database) -> None:
+    pool = async_engine(pg18, "asyncpg")
+    async with AsyncSession(pool) as session:
+        with pytest.raises(CarrierError, match="pass the AsyncSession"):
+            await session.run_sync(lambda inner: hf.queries.on(inner).enqueue("ship"))
+    await pool.dispose()

@@ -1,0 +1,189 @@
+"""What people deploy with is checked as far as it can be without a cluster or images."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+import yaml
+
+from holdfast.telemetry.prometheus import FAMILIES
+
+if TYPE_CHECKING:
+    from tests.servers import Database
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+PROMETHEUS = DEPLOY / "prometheus"
+BOARD = DEPLOY / "compose/grafana/dashboards/holdfast.json"
+
+_METRIC = re.compile(r"\bholdfast_\w+")
+_PATIENCE_SECONDS = 60
+
+
+def program(name: str, package: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed (Debian: apt-get install {package})")
+    return found
+
+
+def succeed(*command: str, cwd: Path = DEPLOY, **options: Any) -> str:
+    done = subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, **options
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def exported() -> set[str]:
+    """Every name under which a worker exports a series."""
+    names = {family.name for family in FAMILIES}
+    histograms = [family.name for family in FAMILIES if family.kind == "histogram"]
+    return names | {f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+@pytest.mark.parametrize(
+    "path", [PROMETHEUS / "alerts.yml", PROMETHEUS / "alerts_test.yml", BOARD], ids=lambda p: p.name
+)
+def test_every_metric_that_is_read_is_exported(path: Path) -> None:
+    read = set(_METRIC.findall(path.read_text()))
+
+    assert read
+    assert read <= exported()
+
+
+def test_the_alert_rules_fire_when_they_should() -> None:
+    promtool = program("promtool", "prometheus")
+
+    succeed(promtool, "check", "rules", str(PROMETHEUS / "alerts.yml"))
+    succeed(promtool, "check", "config", str(PROMETHEUS / "prometheus.yml"))
+    succeed(promtool, "test", "rules", "alerts_test.yml", cwd=PROMETHEUS)
+
+
+def test_prometheus_can_read_every_expression_of_the_board(tmp_path: Path) -> None:
+    promtool = program("promtool", "prometheus")
+    panels = json.loads(BOARD.read_text())["panels"]
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    filled = [each.replace("$__rate_interval", "5m") for each in expressions]
+    rules = [{"record": f"board:{n}", "expr": each} for n, each in enumerate(filled)]
+    file = tmp_path / "board.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "board", "rules": rules}]}))
+
+    succeed(promtool, "check", "rules", str(file))
+
+
+def test_the_manifests_fit_the_schemas_of_kubernetes() -> None:
+    validate = pytest.importorskip("kubernetes_validate").validate
+    found = documents(DEPLOY / "kubernetes/worker.yaml")
+
+    for document in found:
+        validate(document, "1.31", strict=True)
+
+    assert {"Job", "Deployment", "PodDisruptionBudget"} <= {each["kind"] for each in found}
+
+
+def test_kubernetes_waits_longer_than_jobs_may_take_to_end() -> None:
+    [deployment] = [
+        each
+        for each in documents(DEPLOY / "kubernetes/worker.yaml")
+        if each["kind"] == "Deployment"
+    ]
+    pod = deployment["spec"]["template"]["spec"]
+    [command] = [container["command"] for container in pod["containers"]]
+    [drain] = [int(word[16:-1]) for word in command if word.startswith("--drain-timeout=")]
+
+    assert pod["terminationGracePeriodSeconds"] >= drain + 5
+
+
+def test_the_scaling_query_is_the_age_of_the_first_due_job(pg: Database) -> None:
+    [scaled] = [
+        each
+        for each in documents(DEPLOY / "kubernetes/keda.yaml")
+        if each["kind"] == "ScaledObject"
+    ]
+    query = scaled["spec"]["triggers"][0]["metadata"]["query"]
+    succeed(sys.executable, "-m", "holdfast", "install", "--dsn", pg.dsn)
+
+    with psycopg.connect(pg.dsn, autocommit=True) as connection:
+        assert connection.execute(query).fetchone() == (0,)
+        connection.execute(
+            "insert into holdfast (entrypoint, execute_after) values"
+            " ('mail', now() - interval '90 seconds'), ('mail', now() + interval '1 hour')"
+        )
+        [(age,)] = connection.execute(query).fetchall()
+
+    assert age >= 90
+
+
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    analyze = program("systemd-analyze", "systemd")
+    units = sorted((DEPLOY / "systemd").glob("*@.*"))
+    # An instance whose program exists, since the check asks for that too.
+    for unit in units:
+        text = unit.read_text().replace("/srv/%i/.venv/bin/holdfast", sys.executable)
+        (tmp_path / unit.name.replace("@", "@shop")).write_text(text)
+    said = succeed(analyze, "verify", *map(str, sorted(tmp_path.iterdir())))
+
+    assert len(units) == 3
+    assert not [line for line in said.splitlines() if str(tmp_path) in line]
+
+
+def test_every_file_that_compose_mounts_exists() -> None:
+    [compose] = documents(DEPLOY / "compose/compose.yaml")
+    services = compose["services"]
+    mounted = [
+        volume.split(":")[0]
+        for service in services.values()
+        for volume in service.get("volumes", ())
+        if volume.startswith(".")
+    ]
+
+    assert mounted
+    assert all((DEPLOY / "compose" / path).exists() for path in mounted)
+    workers = [name for name in services if name.startswith("worker-")]
+    [targets] = [
+        each["targets"]
+        for job in documents(PROMETHEUS / "prometheus.yml")[0]["scrape_configs"]
+        for each in job["static_configs"]
+    ]
+    assert [f"{name}:8080" for name in workers] == targets
+
+
+def test_the_compose_application_produces_and_works(pg: Database) -> None:
+    app = DEPLOY / "compose/app"
+    environment = {"HOLDFAST_DSN": pg.dsn, "PATH": "/usr/bin:/bin"}
+    succeed(sys.executable, "-m", "holdfast", "install", env=environment)
+    producer = subprocess.Popen([sys.executable, "-m", "produce"], cwd=app, env=environment)
+    try:
+        with psycopg.connect(pg.dsn, autocommit=True) as connection:
+            deadline = time.monotonic() + _PATIENCE_SECONDS
+            while not connection.execute("select from holdfast").fetchall():
+                assert producer.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+    finally:
+        producer.kill()
+        producer.wait()
+
+    run = [sys.executable, "-m", "holdfast", "run", "app:hf", "--mode", "drain"]
+    succeed(*run, cwd=app, env=environment)
+
+    with psycopg.connect(pg.dsn) as connection:
+        done = connection.execute(
+            "select count(*) from holdfast_log"
+            " where status = 'successful' and entrypoint = 'resize'"
+        ).fetchone()
+    assert done is not None
+    assert done[0] >= 10

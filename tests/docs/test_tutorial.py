@@ -1,0 +1,101 @@
+"""The tutorial runs from its first chapter to its last, as a reader types it.
+
+A block with a title is written to that file. The commands of a console block are run in order, and
+what they print must have the lines shown; `…` stands for any text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.docs.blocks import ROOT, Block, blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CHAPTERS = sorted((ROOT / "docs" / "learn").glob("[0-9]*.md"))
+TITLE = re.compile(r'title="([^"]+)"')
+_PATIENCE_SECONDS = 100
+
+
+class Reader:
+    """A shell in the folder of the tutorial."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        tools = Path(sys.executable).parent
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+        self.environment = kept | {
+            "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+            "COLUMNS": "120",
+            "NO_COLOR": "1",
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": str(folder),
+        }
+
+    def follow(self, block: Block) -> None:
+        if title := TITLE.search(block.info):
+            (self.folder / title[1]).write_text(block.code, "utf-8")
+        elif block.language == "console":
+            for command, expected in _typed(block.code):
+                self._type(command, expected, block)
+
+    def _type(self, command: str, expected: str, block: Block) -> None:
+        if command.startswith("export "):
+            name, _, value = shlex.split(command)[1].partition("=")
+            self.environment[name] = value
+            return
+        done = subprocess.run(  # noqa: S602 (our own tutorial)
+            command,
+            shell=True,
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_PATIENCE_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, f"{block.name}: $ {command}\n{done.stdout}"
+        assert _shows(done.stdout, expected), (
+            f"{block.name}: $ {command}\nexpected:\n{expected}\nprinted:\n{done.stdout}"
+        )
+
+
+def _shows(printed: str, expected: str) -> bool:
+    """Whether the parts between the ellipses stand in what was printed, in that order."""
+    if not expected.strip():
+        return True
+    parts = [part.strip() for part in expected.split("…")]
+    rest = printed.strip()
+    if not rest.startswith(parts[0]) or not rest.endswith(parts[-1]):
+        return False
+    for part in parts:
+        _, found, rest = rest.partition(part) if part else ("", "-", rest)
+        if not found:
+            return False
+    return True
+
+
+def _typed(code: str) -> Iterator[tuple[str, str]]:
+    """Each command with what it is to print."""
+    for part in re.split(r"^\$ ", code, flags=re.M)[1:]:
+        command, _, expected = part.partition("\n")
+        yield command, expected
+
+
+@pytest.mark.timeout(600)
+def test_the_tutorial_runs_as_printed(server_directory: Path) -> None:
+    reader = Reader(server_directory)
+    for chapter in CHAPTERS:
+        for block in blocks(chapter, "python", "console", "ini"):
+            if block.not_run is None:
+                reader.follow(block)

@@ -1,0 +1,2 @@
+-- now($1 now)
+select coalesce($1::timestamptz, clock_timestamp())

@@ -1,0 +1,8 @@
+-- delete_silent_workers($1 now)
+with clock as materialized (
+    select coalesce($1::timestamptz, clock_timestamp()) as now,
+           set_config('synchronous_commit', 'off', true)
+)
+delete from "holdfast_workers" w
+using clock
+where w.heartbeat < clock.now - interval '1 hour'

@@ -1,0 +1,6 @@
+-- limit_holder($1 entrypoint)
+select a.pid, a.usename::text, a.application_name, a.state, clock_timestamp() - a.xact_start
+from "holdfast_limits" l, pg_locks k, pg_stat_activity a
+where l.entrypoint = $1::text
+  and k.locktype = 'transactionid' and k.granted and k.transactionid = l.xmax
+  and a.pid = k.pid and a.pid <> pg_backend_pid()

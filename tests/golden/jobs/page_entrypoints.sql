@@ -1,0 +1,28 @@
+-- page_entrypoints($1 now)
+with recursive entrypoint as (
+    (select j.entrypoint as name, 1 as n from "holdfast" j
+     where j.held_at is null order by j.entrypoint limit 1)
+    union all
+    select (
+        select j.entrypoint from "holdfast" j
+        where j.held_at is null and j.entrypoint > e.name order by j.entrypoint limit 1
+    ), e.n + 1
+    from entrypoint e
+    where e.name is not null and e.n < 200
+)
+select e.name, few.due, few.later, few.looked
+from entrypoint e
+cross join lateral (
+    select count(*) filter (where x.waiting and x.execute_after <= x.now) as due,
+           count(*) filter (where x.waiting and x.execute_after > x.now) as later,
+           count(*) as looked
+    from (
+        select j.status = 'queued'::"holdfast_status" as waiting, j.execute_after,
+               coalesce($1::timestamptz, clock_timestamp()) as now
+        from "holdfast" j
+        where j.held_at is null and j.entrypoint = e.name
+        order by j.priority desc, j.execute_after, j.id
+        limit 1001
+    ) x
+) few
+where e.name is not null

@@ -1,0 +1,17 @@
+-- page_jobs($1 before, $2 window, $3 status, $4 entrypoint, $5 worker, $6 error, $7 key, $8 header, $9 header_value, $10 since, $11 now, $12 limit)
+select j.id, j.entrypoint, j.priority, j.status, j.execute_after, j.attempts, j.recoveries, j.max_attempts, j.max_recoveries, j.dedupe_key, j.created, j.updated, j.heartbeat, j.claimed_by, j.claimed_at, j.lease, j.last_error, j.last_error_at, j.held_at
+from (
+    select j.id, j.entrypoint, j.payload, j.priority, j.status, j.execute_after, j.attempts, j.recoveries, j.max_attempts, j.max_recoveries, j.dedupe_key, j.headers, j.created, j.updated, j.heartbeat, j.claim_token, j.claimed_by, j.claimed_at, j.lease, j.last_error, j.last_error_at, j.held_at from "holdfast" j
+    where j.id < $1::bigint order by j.id desc limit $2::integer
+) j
+where ($3::text is null or j.status::text = $3::text)
+  and ($4::text is null or j.entrypoint = $4::text)
+  and ($5::text is null or j.claimed_by = $5::text)
+  and ($6::text is null or position(lower($6::text) in lower(j.last_error)) > 0)
+  and ($7::text is null or position($7::text in j.dedupe_key) > 0)
+  and ($8::text is null or case when $9::text is null then j.headers ? $8::text
+       else j.headers ->> $8::text = $9::text end)
+  and ($10::interval is null
+       or j.created >= coalesce($11::timestamptz, clock_timestamp()) - $10::interval)
+order by j.id desc
+limit $12::integer

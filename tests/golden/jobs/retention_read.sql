@@ -1,0 +1,2 @@
+-- retention_read()
+select succeeded, others from "holdfast_retention"

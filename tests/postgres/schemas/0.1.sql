@@ -1,0 +1,232 @@
+begin;
+create table if not exists "holdfast_migrations" (
+    version     integer primary key,
+    name        text not null,
+    applied_at  timestamptz not null default clock_timestamp()
+);
+
+-- The tables of Holdfast. Names in braces are filled in from the prefix and schema.
+
+create type "holdfast_status" as enum (
+    'queued', 'picked', 'successful', 'exception', 'failed', 'canceled', 'deleted'
+);
+
+-- A claim must be a heap-only update: no index below, in key or predicate, may mention a column
+-- that a claim or a renewal changes (status, heartbeat, claim columns, updated). The fill factor
+-- leaves room for the second version of every row beside the first; it is below 50 because a lease
+-- makes a row larger, a small one by two thirds. What never changes comes first: the write-ahead
+-- log holds of a new version only what lies between the first and the last byte that differ.
+create table "holdfast" (
+    id              bigint generated always as identity primary key,
+    created         timestamptz not null default clock_timestamp(),
+    priority        integer not null default 0,
+    max_recoveries  integer check (max_recoveries >= 1),
+    entrypoint      text not null,
+    dedupe_key      text,
+    payload         bytea,
+    headers         jsonb,
+    max_attempts    integer check (max_attempts >= 1),
+    status          "holdfast_status" not null default 'queued',
+    execute_after   timestamptz not null default clock_timestamp()
+                        check (isfinite(execute_after)),
+    attempts        integer not null default 0 check (attempts >= 0),
+    recoveries      integer not null default 0 check (recoveries >= 0),
+    updated         timestamptz not null default clock_timestamp(),
+    heartbeat       timestamptz,
+    claim_token     uuid,
+    claimed_by      text,
+    claimed_at      timestamptz,
+    lease           interval,
+    last_error      text,
+    last_error_at   timestamptz,
+    held_at         timestamptz,
+    constraint holdfast_lives_here check (status in ('queued', 'picked', 'failed')),
+    constraint holdfast_leased_while_picked check (
+        num_nonnulls(claim_token, claimed_by, claimed_at, heartbeat, lease)
+            = case when status = 'picked' then 5 else 0 end
+    ),
+    constraint holdfast_held_while_failed check ((status = 'failed') = (held_at is not null))
+) with (
+    fillfactor = 40,
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0.05
+);
+
+-- held_at is null means queued or picked: see the constraint above.
+create index holdfast_ready on "holdfast" (entrypoint, priority desc, execute_after, id)
+    where held_at is null;
+create unique index holdfast_dedupe_key on "holdfast" (dedupe_key)
+    where held_at is null and dedupe_key is not null;
+create index holdfast_held on "holdfast" (created, id) where held_at is not null;
+
+-- One row per claim statement: whose it is and which jobs it took. It finds the jobs of a dead
+-- worker, and of a claim whose reply was lost, by primary key instead of an index on picked rows.
+create table "holdfast_leases" (
+    token       uuid primary key,
+    worker      text not null,
+    entrypoint  text,
+    claimed_at  timestamptz not null,
+    lease       interval not null,
+    ids         bigint[] not null
+) with (
+    -- The ids of a full batch stay in the row: compressing them would cost more than the claim's log.
+    toast_tuple_target = 8160,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 1000
+);
+alter table "holdfast_leases" alter column ids set storage external;
+
+-- Append-only. tx lets the statistics find exactly the rows that were committed since last time.
+create table "holdfast_log" (
+    id          bigint generated always as identity,
+    job_id      bigint not null,
+    status      "holdfast_status" not null,
+    entrypoint  text not null,
+    priority    integer not null,
+    attempt     integer not null,
+    recoveries  integer not null,
+    claimed_by  text,
+    claimed_at  timestamptz,
+    actor       text,
+    reason      text,
+    traceback   jsonb,
+    created     timestamptz not null default clock_timestamp(),
+    tx          bigint not null default (pg_current_xact_id()::text::bigint),
+    primary key (job_id, id)
+);
+create index holdfast_log_time on "holdfast_log" using brin (created, tx)
+    with (pages_per_range = 16, autosummarize = on);
+
+create table "holdfast_statistics" (
+    bucket      timestamptz not null,
+    entrypoint  text not null,
+    priority    integer not null,
+    status      "holdfast_status" not null,
+    count       bigint not null,
+    busy        interval not null default interval '0',
+    primary key (bucket, entrypoint, priority, status)
+);
+
+-- Up to which transaction the log is counted.
+create table "holdfast_counted" (
+    only_row  boolean primary key default true check (only_row),
+    tx        bigint not null
+);
+insert into "holdfast_counted" (tx) values (0);
+
+create table "holdfast_schedules" (
+    id          bigint generated always as identity primary key,
+    name        text not null unique,
+    expression  text not null,
+    timezone    text not null default 'UTC',
+    misfire     text not null default 'once' check (misfire in ('skip', 'once', 'all')),
+    overlap     text not null default 'allow' check (overlap in ('skip', 'allow')),
+    paused      boolean not null default false,
+    next_run    timestamptz not null,
+    last_run    timestamptz,
+    created     timestamptz not null default clock_timestamp(),
+    updated     timestamptz not null default clock_timestamp()
+);
+
+create table "holdfast_workers" (
+    id           text primary key,
+    host         text not null,
+    pid          integer not null,
+    version      text not null,
+    entrypoints  text[] not null,
+    concurrency  integer not null,
+    running      integer not null,
+    state        text not null,
+    started_at   timestamptz not null,
+    heartbeat    timestamptz not null
+);
+
+insert into "holdfast_migrations" (version, name) values (1, '0001_initial');
+
+-- Circuit breakers, a row each. It stands alone and may be there already: a database whose queues
+-- are tables of its own can have this table without the others.
+
+create table if not exists "holdfast_breakers" (
+    name        text primary key,
+    state       text not null default 'closed',
+    generation  bigint not null default 0 check (generation >= 0),
+    failures    integer not null default 0 check (failures >= 0),
+    opened_at   timestamptz,
+    cooldown    interval not null default interval '0',
+    probes      timestamptz[] not null default array[]::timestamptz[],
+    actor       text,
+    reason      text,
+    updated     timestamptz not null default clock_timestamp(),
+    -- Raised by every write, which names the value it was computed from.
+    revision    bigint not null default 0,
+    constraint holdfast_breaker_state check (state in ('closed', 'open', 'half_open')),
+    constraint holdfast_opened_unless_closed check ((state = 'closed') = (opened_at is null)),
+    constraint holdfast_probes_while_half_open check (
+        state = 'half_open' or cardinality(probes) = 0
+    ),
+    constraint holdfast_held_while_open check (state = 'open' or num_nonnulls(actor, reason) = 0)
+) with (fillfactor = 50);
+
+insert into "holdfast_migrations" (version, name) values (2, '0002_breakers');
+
+-- One row per enqueue statement, under a key that its client made: a statement whose reply was lost
+-- can be sent again, whatever has become of its jobs since. A row without ids closes the key for a
+-- statement that may still be on its way. Keys begin with their client's time, so that new ones lie
+-- together in the index; workers drop rows after an hour.
+
+create table "holdfast_enqueues" (
+    key      uuid primary key,
+    created  timestamptz not null,
+    ids      bigint[],
+    skipped  text[]
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+-- Compressing the ids of a large batch would cost more than writing them.
+alter table "holdfast_enqueues" alter column ids set storage external;
+
+insert into "holdfast_migrations" (version, name) values (3, '0003_enqueues');
+
+-- Nobody asks what is in these arrays; to sample them took autovacuum up to a second a minute.
+alter table "holdfast_enqueues" alter column ids set statistics 0, alter column skipped set statistics 0;
+alter table "holdfast_leases" alter column ids set statistics 0;
+
+-- The log is counted in bites of transactions: those before the first row need not be bitten.
+update "holdfast_counted" set tx = coalesce(
+    (select min(tx) from "holdfast_log"), pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+)
+where tx = 0;
+
+insert into "holdfast_migrations" (version, name) values (4, '0004_statistics');
+
+-- A lease counts only while the row is picked. A person may set a picked row to queued without
+-- clearing the columns of its lease; the next claim overwrites them. Every statement of a worker
+-- names the state beside its token. A trigger that clears the columns would cost each renewal a
+-- second write, even where it does not fire. Rows of before are stricter, so none is looked at.
+alter table "holdfast"
+    drop constraint holdfast_leased_while_picked,
+    add constraint holdfast_leased_while_picked check (
+        status <> 'picked'
+        or num_nonnulls(claim_token, claimed_by, claimed_at, heartbeat, lease) = 5
+    ) not valid;
+
+-- What a worker was told as heartbeat_timeout; null from a version that does not report it.
+alter table "holdfast_workers" add column heartbeat_timeout interval;
+
+insert into "holdfast_migrations" (version, name) values (5, '0005_operators');
+
+-- Jobs that a worker died with are claimed by a statement of their own, which finds them here. The
+-- index is empty where no worker has died. A claim or a renewal changes none of its columns.
+create index holdfast_recovered on "holdfast" (entrypoint, priority desc, execute_after, id)
+    where held_at is null and recoveries > 0;
+
+insert into "holdfast_migrations" (version, name) values (6, '0006_recovered');
+
+-- One row for each entrypoint that has a limit of the whole fleet. A claim under the limit locks it.
+-- To lock a row takes a privilege on the table. Any role that may connect can take an advisory lock.
+
+create table "holdfast_limits" (
+    entrypoint  text primary key
+);
+
+insert into "holdfast_migrations" (version, name) values (7, '0007_limits');
+commit;

@@ -1,0 +1,210 @@
+"""The log is counted in batches, of which none takes so long that it could never end."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.clock import SystemClock
+from holdfast.errors import DatabaseError
+from holdfast.lifecycle import TRANSITIONS, Verb
+from holdfast.models import NewJob
+from holdfast.settings import Names
+from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
+from holdfast.stores.postgres.render import statements
+from holdfast.stores.postgres.rollup import StatisticsRollup
+from holdfast.stores.postgres.runner import Runner
+from tests.conformance.rig import WANT, change
+from tests.postgres import tables
+
+if TYPE_CHECKING:
+    from holdfast.stores.postgres.store import PostgresStore
+    from tests.servers import Database
+
+ROWS = 2500
+FIRST_BITE = 1000
+
+FILL = f"""
+do $$ begin
+    for number in 1..{ROWS} loop
+        insert into holdfast_log (job_id, status, entrypoint, priority, attempt, recoveries)
+        values (number, 'successful', 'mail', 0, 1, 0);
+        commit;
+    end loop;
+end $$
+"""
+
+
+def runner_over(connection: Any, **options: float) -> Runner:
+    driver = AsyncpgDriver(connection, **options)
+    return Runner(driver, statements(Names()), SystemClock())
+
+
+async def counted_up_to(connection: Any) -> int:
+    return int(await connection.fetchval("select tx from holdfast_counted"))
+
+
+async def count(connection: Any) -> int:
+    return int(await connection.fetchval("select coalesce(sum(count), 0) from holdfast_statistics"))
+
+
+async def test_many_transactions_are_counted_in_batches_and_each_row_once(pg: Database) -> None:
+    async with tables.installed(pg.dsn) as (connection, _):
+        await connection.execute(FILL)
+        counting, runner, spans = StatisticsRollup(), runner_over(connection), []
+        total, last = 0, await counted_up_to(connection)
+        # Rows are counted when no older transaction runs on the server, and it has others.
+        async with asyncio.timeout(30):
+            while total < ROWS:
+                counted, _ = await counting.count_batch(runner)
+                total += counted
+                reached = await counted_up_to(connection)
+                spans.append(reached - last)
+                assert counted <= reached - last
+                last = reached
+        assert 0 <= spans[0] <= FIRST_BITE
+        assert sum(spans) >= ROWS
+        assert await count(connection) == total == ROWS
+
+
+@pytest.mark.parametrize("way", ["aggregate", "housekeep"])
+async def test_who_counts_goes_on_until_all_is_counted(pg: Database, way: str) -> None:
+    async with tables.installed(pg.dsn) as (connection, store):
+        await connection.execute(FILL)
+        async with asyncio.timeout(30):
+            until = int(await connection.fetchval("select pg_current_xact_id()::text::bigint"))
+            while await counted_up_to(connection) < until:
+                before = await counted_up_to(connection)
+                oldest = await connection.fetchval(
+                    "select pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+                )
+                await (store.jobs.aggregate() if way == "aggregate" else store.leases.housekeep())
+                assert await counted_up_to(connection) >= max(before, int(oldest))
+        assert await count(connection) == ROWS
+
+
+async def test_batches_grow_only_where_more_is_to_be_counted(pg: Database) -> None:
+    """On a server with others there may be more now and then."""
+    async with tables.installed(pg.dsn) as (connection, _):
+        counting, runner = StatisticsRollup(), runner_over(connection)
+        more = [(await counting.count_batch(runner))[1] for _ in range(100)]
+        await connection.execute(FILL)
+        before = await counted_up_to(connection)
+        await counting.count_batch(runner)
+        assert await counted_up_to(connection) - before <= FIRST_BITE * 2 ** sum(more)
+
+
+async def test_after_a_batch_that_failed_the_next_is_the_smallest(pg: Database) -> None:
+    """A call that took too long costs its connection, so each has one of its own."""
+    async with tables.installed(pg.dsn) as (connection, _), tables.session(pg.dsn) as hasty:
+        counting, runner = StatisticsRollup(), runner_over(connection)
+        await connection.execute("update holdfast_counted set tx = tx - 31 * $1", FIRST_BITE)
+        for _ in range(5):
+            await counting.count_batch(runner)
+        await connection.execute(FILL)
+        async with connection.transaction():
+            await connection.execute("lock table holdfast_statistics")
+            with pytest.raises(DatabaseError):
+                await counting.count_batch(runner_over(hasty, timeout=0.3))
+        before = await counted_up_to(connection)
+        await counting.count_batch(runner)
+        assert await counted_up_to(connection) - before <= FIRST_BITE
+
+
+ELSEWHERE = 10**15
+"""An id that the transactions of another server had reached, and those of ours never will."""
+
+RESTORED = f"""
+insert into holdfast_log (job_id, status, entrypoint, priority, attempt, recoveries, tx)
+values (-1, 'successful', 'mail', 0, 1, 0, 1), (-2, 'successful', 'mail', 0, 1, 0, {ELSEWHERE - 1});
+update holdfast_counted set tx = {ELSEWHERE}
+"""
+"""What a dump brings along: rows that were counted there, and the mark that says so."""
+
+
+async def settle(store: PostgresStore, jobs: int) -> None:
+    await store.jobs.insert([NewJob("mail")] * jobs, "raise")
+    claimed = await store.leases.claim([WANT], limit=jobs, worker="w", sweep=True)
+    assert len(claimed) == jobs
+    await store.leases.change(TRANSITIONS[Verb.COMPLETE], [change(job) for job in claimed])
+
+
+async def count_all(connection: Any, store: PostgresStore) -> int:
+    """Count whatever is committed by now; the sum of the statistics then."""
+    until = int(await connection.fetchval("select pg_current_xact_id()::text::bigint"))
+    async with asyncio.timeout(30):
+        await store.jobs.aggregate()
+        # Rows are counted when no older transaction runs on the server, and it has others.
+        while await counted_up_to(connection) < until:
+            await store.jobs.aggregate()
+    return await count(connection)
+
+
+async def test_after_a_restore_what_is_logged_here_is_counted_once(pg: Database) -> None:
+    async with tables.installed(pg.dsn) as (connection, store):
+        await settle(store, 2)
+        assert await count_all(connection, store) == 2
+        await connection.execute(RESTORED)
+        await settle(store, 3)
+        assert await count_all(connection, store) == 5
+        assert await count_all(connection, store) == 5
+
+
+async def test_after_a_restore_nothing_is_pruned_before_it_is_counted(pg: Database) -> None:
+    async with tables.installed(pg.dsn) as (connection, store):
+        await connection.execute(RESTORED)
+        await settle(store, 3)
+        await store.jobs.prune(older_than=timedelta(0), limit=100)
+        assert await count_all(connection, store) == 3
+        await store.jobs.prune(older_than=timedelta(0), limit=100)
+        assert await tables.log(connection) == []
+
+
+async def test_restored_rows_are_not_counted_when_our_own_ids_reach_theirs(pg: Database) -> None:
+    async with tables.installed(pg.dsn) as (connection, store):
+        await connection.execute(
+            "insert into holdfast_log"
+            " (job_id, status, entrypoint, priority, attempt, recoveries, tx)"
+            " select -n, 'successful', 'mail', 0, 1, 0, pg_current_xact_id()::text::bigint + n"
+            f" from generate_series(1, {ROWS // 2}) n"
+        )
+        await connection.execute(f"update holdfast_counted set tx = {ELSEWHERE}")
+        await connection.execute(FILL)
+        assert await count_all(connection, store) == ROWS
+
+
+async def test_the_documented_delete_takes_no_row_that_is_still_to_be_counted(
+    pg: Database,
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    [delete] = re.findall(r"```sql\n(delete from holdfast_log\n.*?)```", page, re.DOTALL)
+    columns = "job_id, status, entrypoint, priority, attempt, recoveries, created"
+    old = f"insert into holdfast_log ({columns})"
+    async with tables.installed(pg.dsn) as (connection, store):
+        await connection.execute(f"{old} values (1, 'successful', 'mail', 0, 1, 0, '2020-01-01')")
+        assert await connection.execute(delete) == "DELETE 0"
+        async with asyncio.timeout(30):
+            while await count(connection) < 1:
+                await store.jobs.aggregate()
+        await connection.execute(f"{old} values (2, 'successful', 'mail', 0, 1, 0, '2020-01-01')")
+        assert await connection.execute(delete) == "DELETE 1"
+        async with asyncio.timeout(30):
+            while await count(connection) < 2:
+                await store.jobs.aggregate()
+        assert await connection.execute(delete) == "DELETE 1"
+        assert await count(connection) == 2
+
+
+async def test_rows_of_a_savepoint_are_counted(pg: Database) -> None:
+    """They carry the id of the whole transaction, and were written under one of their own."""
+    async with tables.installed(pg.dsn) as (connection, store):
+        async with connection.transaction():
+            await connection.execute("select pg_current_xact_id()")
+            async with connection.transaction():
+                await settle(store, 3)
+        assert await count_all(connection, store) == 3

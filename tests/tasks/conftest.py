@@ -1,0 +1,24 @@
+"""A queue for typed tasks: in memory, and on a real server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast import Holdfast
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@pytest.fixture(params=["memory", "asyncpg", "psycopg"])
+async def hf(request: pytest.FixtureRequest) -> AsyncIterator[Holdfast]:
+    """An empty queue."""
+    if request.param == "memory":
+        yield Holdfast.in_memory()
+        return
+    dsn = request.getfixturevalue("pg18").dsn
+    async with Holdfast.connect(dsn, driver=request.param) as hf:
+        await hf.install()
+        yield hf

@@ -1,0 +1,238 @@
+"""What a task returned, and how its job ended, reach whoever waits."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast import (
+    Context,
+    Holdfast,
+    InvalidInput,
+    InvalidTask,
+    JobCanceled,
+    JobDeleted,
+    JobFailed,
+    JobHeld,
+    ResultMissing,
+    Status,
+)
+from holdfast.client import execute
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+PATIENCE = 60.0
+"""Seconds within which a test's condition must hold on the slowest machine."""
+
+
+@dataclass
+class Receipt:
+    number: int
+    lines: list[str]
+
+
+@asynccontextmanager
+async def working(hf: Holdfast) -> AsyncIterator[None]:
+    """A worker beside the test, in the same event loop."""
+    worker = asyncio.create_task(hf.run(signals=False, dequeue_timeout=timedelta(milliseconds=50)))
+    try:
+        yield
+    finally:
+        hf.shutdown.set()
+        await worker
+
+
+async def test_a_result_comes_back_as_the_type_that_was_returned(hf: Holdfast) -> None:
+    @hf.task(store_result=True)
+    async def pay(amount: int) -> Receipt:
+        return Receipt(amount, ["a"])
+
+    handle = await pay.enqueue(3)
+    async with working(hf):
+        assert await handle.result(PATIENCE) == Receipt(3, ["a"])
+        assert await handle.status() is Status.SUCCESSFUL
+        again = hf.handle(handle.id, pay)
+        assert (await again.result(timedelta(seconds=PATIENCE))).number == 3
+
+
+async def test_many_waiters_are_each_given_their_own_result(hf: Holdfast) -> None:
+    @hf.task(store_result=timedelta(hours=1))
+    async def double(number: int) -> int:
+        return 2 * number
+
+    handles = await double.enqueue_many([(number,) for number in range(50)])
+    async with working(hf):
+        results = await asyncio.gather(*(handle.result(PATIENCE) for handle in handles))
+        assert results == [2 * number for number in range(50)]
+        assert await hf.wait_for(handles, PATIENCE) == [Status.SUCCESSFUL] * 50
+        seen = [handle.id async for handle in hf.as_completed(handles, PATIENCE)]
+    assert sorted(seen) == [handle.id for handle in handles]
+
+
+async def test_each_way_to_end_without_success_has_an_error_of_its_own(hf: Holdfast) -> None:
+    @hf.task(store_result=True, retry=None)
+    async def breaks() -> int:
+        raise LookupError("no such order")
+
+    @hf.task(store_result=True, retry=None, on_failure="delete")
+    async def fails() -> int:
+        raise LookupError("no such order")
+
+    @hf.task(store_result=True)
+    async def later() -> int:
+        return 1
+
+    held, failed = await breaks.enqueue(), await fails.enqueue()
+    async with working(hf):
+        with pytest.raises(JobHeld, match="LookupError: no such order") as caught:
+            await held.result(PATIENCE)
+        with pytest.raises(JobFailed) as failure:
+            await failed.result(PATIENCE)
+    for error in (caught.value, failure.value):
+        assert error.record is not None
+        assert error.record.exception_type == "LookupError"
+        assert "no such order" in error.record.traceback
+    canceled, deleted = await later.enqueue_many([(), ()])
+    assert await canceled.cancel()
+    await hf.queries.delete_jobs([deleted.id])
+    with pytest.raises(JobCanceled):
+        await canceled.result(PATIENCE)
+    with pytest.raises(JobDeleted):
+        await deleted.result(PATIENCE)
+    assert not await canceled.cancel()
+
+
+async def test_an_unknown_job_has_an_answer_and_no_result(hf: Holdfast) -> None:
+    @hf.task(store_result=True)
+    async def task() -> int:
+        return 1
+
+    handle = hf.handle(2**40, task)
+    assert await handle.status() is None
+    assert await handle.wait(PATIENCE) is None
+    assert await handle.progress() is None
+    assert await handle.error() is None
+    with pytest.raises(ResultMissing, match="unknown"):
+        await handle.result(PATIENCE)
+    with pytest.raises(InvalidInput):
+        hf.handle(0, task)
+
+
+async def test_a_task_without_results_says_how_to_get_them(hf: Holdfast) -> None:
+    @hf.task(name="plain")
+    async def plain() -> int:
+        return 1
+
+    handle = await plain.enqueue()
+    with pytest.raises(ResultMissing, match="store_result=True"):
+        await handle.result(PATIENCE)
+    async with working(hf):
+        assert await handle.wait(PATIENCE) is Status.SUCCESSFUL
+    assert await hf.queries.find_results([handle.id]) == {}
+
+
+async def test_a_result_that_cannot_be_stored_fails_the_result_and_not_the_job(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execute, "MOST_RESULT_BYTES", 100)
+
+    @hf.task(store_result=True)
+    async def large() -> str:
+        return "x" * 101
+
+    @hf.task(store_result=True)
+    async def wrong() -> Any:
+        return object()
+
+    @hf.task(store_result=True)
+    async def misfit() -> int:
+        return "seven"  # type: ignore[return-value]
+
+    handles: list[Any] = [await large.enqueue(), await wrong.enqueue(), await misfit.enqueue()]
+    async with working(hf):
+        for handle, words in zip(
+            handles,
+            ("the result has 103 bytes, more than the 100 allowed", "cannot be", "valid integer"),
+            strict=True,
+        ):
+            with pytest.raises(ResultMissing, match=words):
+                await handle.result(PATIENCE)
+            assert await handle.status() is Status.SUCCESSFUL
+
+
+async def test_a_wait_ends_with_its_timeout(hf: Holdfast) -> None:
+    @hf.task(store_result=True)
+    async def never() -> int:
+        return 1
+
+    handle = await never.enqueue()
+    for wait in (
+        handle.result(0.01),
+        handle.wait(0.01),
+        hf.wait_for([handle], 0.01),
+        anext(hf.as_completed([handle], 0.01)),
+    ):
+        with pytest.raises(TimeoutError):
+            await wait
+    with pytest.raises(InvalidInput, match="handles"):
+        await hf.wait_for([handle.id])  # type: ignore[list-item]
+
+
+async def test_progress_is_read_while_the_job_runs(hf: Holdfast) -> None:
+    said, go = asyncio.Event(), asyncio.Event()
+
+    @hf.task
+    async def paged(context: Context) -> None:
+        for page in range(1000):
+            await context.progress(page / 2000, f"page {page}")
+        await context.progress(0.5, "page 3 of 6")
+        said.set()
+        await go.wait()
+
+    handle = await paged.enqueue()
+    async with working(hf), asyncio.timeout(PATIENCE):
+        await said.wait()
+        found = await handle.progress()
+        while found is None or found.fraction != 0.5:
+            await asyncio.sleep(0.01)
+            found = await handle.progress()
+        assert found.message == "page 3 of 6"
+        [(job_id, listed)] = await hf.queries.list_progress()
+        assert (job_id, listed.fraction) == (handle.id, 0.5)
+        go.set()
+        await handle.wait()
+    assert await hf.queries.list_progress() == []
+
+
+async def test_progress_of_a_plain_function_needs_no_await(hf: Holdfast) -> None:
+    @hf.task(retry=None)
+    def paged(context: Context) -> None:
+        context.progress(0.25, "quarter")
+        with pytest.raises(InvalidInput, match="0 to 1"):
+            context.progress(1.5)
+        with pytest.raises(InvalidInput, match="must be a str"):
+            context.progress(0.5, 7)  # type: ignore[arg-type]
+        while not context.cancellation.cancel_called:
+            pass
+
+    handle = await paged.enqueue()
+    async with working(hf), asyncio.timeout(PATIENCE):
+        found = await handle.progress()
+        while found is None:
+            await asyncio.sleep(0.01)
+            found = await handle.progress()
+        assert (found.fraction, found.message) == (0.25, "quarter")
+        await handle.cancel()
+
+
+@pytest.mark.parametrize("keep", [0, "1 day", timedelta(0), timedelta(days=10_000)])
+def test_a_time_that_no_result_can_be_kept_for_is_refused(keep: Any) -> None:
+    hf = Holdfast.in_memory()
+    with pytest.raises(InvalidTask, match="store_result"):
+        hf.task(store_result=keep)(lambda: None)

@@ -1,0 +1,198 @@
+"""An enqueue wakes as many sleeping workers as there is work for, and no others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections import Counter
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from holdfast import Holdfast, Job
+from tests.worker.rig import PATIENCE, eventually, working
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.servers import Database
+
+HOUR = timedelta(hours=1)
+LISTED = """
+    select w.id from holdfast_workers w
+    where exists (
+        select from pg_locks
+        where locktype = 'advisory' and mode = 'ShareLock' and granted
+          and database = (select oid from pg_database where datname = current_database())
+          and (classid::bigint << 32) + objid::bigint
+              = hashtextextended('listeners of ch_holdfast ' || w.id, 0)
+    )
+"""
+
+
+class Fleet:
+    """Workers of one queue that never poll: what they run, they were woken for."""
+
+    def __init__(self, dsn: str, connection: Any) -> None:
+        self.connection = connection
+        self.ran: list[tuple[int, int]] = []
+        """The worker and the job of each run, in order."""
+        self.heard: list[str] = []
+        self.release = asyncio.Event()
+        self.release.set()
+        self._dsn = dsn
+
+    @asynccontextmanager
+    async def workers(self, count: int, *entrypoints: str, **settings: Any) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            before = len(await self.listed())
+            for number in range(count):
+                hf = await stack.enter_async_context(Holdfast.connect(self._dsn))
+                for entrypoint in entrypoints:
+                    hf.entrypoint(entrypoint)(self._handler(number))
+                await stack.enter_async_context(working(hf, dequeue_timeout=HOUR, **settings))
+
+            async def all_listed() -> bool:
+                return len(await self.listed()) == before + count
+
+            await eventually(all_listed)
+            yield
+
+    def _handler(self, number: int) -> Any:
+        async def handle(job: Job) -> None:
+            self.ran.append((number, job.id))
+            await self.release.wait()
+
+        return handle
+
+    async def listed(self) -> list[str]:
+        """Workers that producers can see."""
+        return [row[0] for row in await self.connection.fetch(LISTED)]
+
+    async def listen(self) -> None:
+        await self.connection.add_listener("ch_holdfast", lambda *args: self.heard.append(args[3]))
+
+    async def runs(self, count: int) -> None:
+        async def reached() -> bool:
+            return len(self.ran) >= count
+
+        await eventually(reached)
+
+
+@pytest.fixture
+async def fleet(pg: Database) -> AsyncIterator[Fleet]:
+    async with Holdfast.connect(pg.dsn) as hf:
+        await hf.install()
+    connection = await asyncpg.connect(pg.dsn)
+    try:
+        yield Fleet(pg.dsn, connection)
+    finally:
+        await connection.close(timeout=5)
+
+
+async def test_one_job_wakes_one_worker(fleet: Fleet, pg: Database) -> None:
+    async with fleet.workers(5, "mail"), Holdfast.connect(pg.dsn) as producer:
+        await fleet.listen()
+        for count in range(1, 11):
+            await producer.queries.enqueue("mail")
+            await fleet.runs(count)
+        assert all(len(payload.split()) == 2 for payload in fleet.heard)
+        assert {payload.split()[1] for payload in fleet.heard} <= set(await fleet.listed())
+
+
+async def test_only_workers_that_serve_the_entrypoint_are_woken(fleet: Fleet, pg: Database) -> None:
+    async with (
+        fleet.workers(3, "mail"),
+        fleet.workers(1, "sms"),
+        Holdfast.connect(pg.dsn) as producer,
+    ):
+        for count in range(1, 6):
+            await producer.queries.enqueue("sms")
+            await fleet.runs(count)
+
+
+async def test_a_batch_wakes_as_many_workers_as_it_fills(fleet: Fleet, pg: Database) -> None:
+    async with fleet.workers(5, "mail", concurrency=10):
+        await fleet.listen()
+        async with Holdfast.connect(pg.dsn) as producer:
+            await producer.queries.enqueue(["mail"] * 25, [None] * 25, [0] * 25)
+            await fleet.runs(25)
+        assert len(fleet.heard[0].removeprefix("wake ").split()) == 3
+
+
+async def test_a_full_worker_is_left_out_and_its_neighbour_woken(
+    fleet: Fleet, pg: Database
+) -> None:
+    fleet.release.clear()
+    async with fleet.workers(3, "mail", concurrency=1), Holdfast.connect(pg.dsn) as producer:
+        for count in range(1, 4):
+            await producer.queries.enqueue("mail")
+            await fleet.runs(count)
+        assert Counter(worker for worker, _ in fleet.ran) == {0: 1, 1: 1, 2: 1}
+
+        async def none_listed() -> bool:
+            return not await fleet.listed()
+
+        await eventually(none_listed)
+        await producer.queries.enqueue("mail")
+        fleet.release.set()
+        await fleet.runs(4)
+
+
+SLEEPER = """
+import asyncio, sys
+from datetime import timedelta
+from holdfast import Holdfast
+
+async def main():
+    async with Holdfast.connect(sys.argv[1]) as hf:
+        @hf.entrypoint("mail")
+        async def mail(job):
+            pass
+        await hf.run(dequeue_timeout=timedelta(hours=1))
+
+asyncio.run(main())
+"""
+
+
+async def test_a_sleeper_that_died_is_not_chosen(fleet: Fleet, pg: Database) -> None:
+    """Its row among the workers stays for an hour, its lock goes with its session."""
+    dead = await asyncio.create_subprocess_exec(sys.executable, "-c", SLEEPER, pg.dsn)
+
+    async def sleeps() -> bool:
+        return len(await fleet.listed()) == 1
+
+    try:
+        await eventually(sleeps)
+        async with fleet.workers(1, "mail"):
+            os.kill(dead.pid, signal.SIGKILL)
+            await dead.wait()
+            await eventually(sleeps)
+            async with Holdfast.connect(pg.dsn) as producer:
+                for count in range(1, 6):
+                    await producer.queries.enqueue("mail")
+                    await fleet.runs(count)
+    finally:
+        if dead.returncode is None:
+            dead.kill()
+            await dead.wait()
+
+
+async def test_a_wake_up_comes_with_the_commit_and_not_before(fleet: Fleet, pg: Database) -> None:
+    """Sent before, it would be spent on a claim that cannot see the job yet."""
+    async with fleet.workers(1, "mail"):
+        connection = await asyncpg.connect(pg.dsn)
+        try:
+            async with connection.transaction(), Holdfast.connect(pg.dsn) as producer:
+                await producer.queries.on(connection).enqueue("mail")
+                rounds = await fleet.connection.fetchval("select count(*) from holdfast")
+                assert (rounds, fleet.ran) == (0, [])
+            async with asyncio.timeout(PATIENCE):
+                await fleet.runs(1)
+        finally:
+            await connection.close(timeout=5)
