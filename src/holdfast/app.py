@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack
 
-from holdfast import embedded
+from holdfast import db, embedded
 from holdfast.checks import check_ids
 from holdfast.client.client import Client
 from holdfast.client.explain import explain_entrypoint, explain_job
@@ -34,7 +34,7 @@ from holdfast.scheduler.manager import (
 from holdfast.settings import MAX_PAYLOAD, Names, WorkerSettings
 from holdfast.stores.composite import CompositeStore
 from holdfast.stores.memory import InMemoryDriver
-from holdfast.stores.opening import FromConnections, store_on
+from holdfast.stores.opening import store_on
 from holdfast.stores.postgres.drivers import Driver, connect
 from holdfast.stores.postgres.drivers.base import DEFAULT_TIMEOUT_SECONDS
 from holdfast.stores.postgres.drivers.reconnecting import Reconnecting
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from holdfast.lifecycle import Status
     from holdfast.models import OnFailure
     from holdfast.ports import Only, Store
-    from holdfast.task import EntrypointExecutorParameters, Executor
+    from holdfast.task import EntrypointExecutorParameters, EntrypointOptions, Executor
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -70,7 +70,24 @@ R = TypeVar("R")
 Mode = Literal["continuous", "drain"]
 
 
-class Holdfast(FromConnections, TaskMethods):
+class HoldfastOptions(TypedDict, total=False):
+    """The options of Holdfast, whichever way one is made."""
+
+    prefix: str
+    """What the names of its tables begin with."""
+    schema: str | None
+    """Where its tables are; None means the connection's search_path."""
+    resources: MutableMapping[Any, Any] | None
+    """Passed to every handler in its Context."""
+    notify: bool
+    """Whether an enqueue wakes workers; without it they poll."""
+    max_payload: int
+    """The largest payload, in bytes, that may be enqueued."""
+    clock: Clock | None
+    """For tests."""
+
+
+class Holdfast(TaskMethods):
     """A queue: register handlers, enqueue through `queries`, work with `run()`.
 
     `Holdfast.connect(dsn)` is the recommended way to make one.
@@ -148,7 +165,7 @@ class Holdfast(FromConnections, TaskMethods):
         listen_dsn: str | None = None,
         driver: Literal["asyncpg", "psycopg"] | None = None,
         timeout: float = DEFAULT_TIMEOUT_SECONDS,
-        **options: Any,
+        **options: Unpack[HoldfastOptions],
     ) -> Self:
         """A queue on a DSN: `postgresql://…`, or `embedded:DIR` for a PostgreSQL of its own.
 
@@ -177,9 +194,24 @@ class Holdfast(FromConnections, TaskMethods):
     """Opens the driver again, or one for a server that was started."""
 
     @classmethod
-    def in_memory(cls, *, clock: Clock | None = None, **options: Any) -> Self:
-        """Without a database, for tests: the same rules, gone with the process."""
-        return cls(InMemoryDriver(clock), **options)
+    def in_memory(cls, **options: Unpack[HoldfastOptions]) -> Self:
+        """Work without a database, for tests: the same rules, gone with the process."""
+        return cls(InMemoryDriver(options.get("clock")), **options)
+
+    @classmethod
+    def from_asyncpg_connection(cls, connection: Any, **options: Unpack[HoldfastOptions]) -> Self:
+        """Work on one asyncpg connection: everything takes turns on it."""
+        return cls(db.AsyncpgDriver(connection), **options)
+
+    @classmethod
+    def from_asyncpg_pool(cls, pool: Any, **options: Unpack[HoldfastOptions]) -> Self:
+        """Work on an asyncpg pool."""
+        return cls(db.AsyncpgPoolDriver(pool), **options)
+
+    @classmethod
+    def from_psycopg_connection(cls, connection: Any, **options: Unpack[HoldfastOptions]) -> Self:
+        """Work on one psycopg AsyncConnection: everything takes turns on it."""
+        return cls(db.PsycopgDriver(connection), **options)
 
     @property
     def qm(self) -> QueueManager:
@@ -327,7 +359,7 @@ class Holdfast(FromConnections, TaskMethods):
         timezone: str = "UTC",
         misfire: Misfire = "once",
         overlap: Overlap = "allow",
-        **options: Any,
+        **options: Unpack[EntrypointOptions],
     ) -> Callable[[Handler], Handler]:
         """Register a handler that is run at every tick of a cron expression.
 
@@ -345,9 +377,11 @@ class Holdfast(FromConnections, TaskMethods):
             func = self.scheduler_manager.on_ticks(parameters.func)
             return build(replace(parameters, func=func), factory)
 
+        options["executor_factory"] = on_ticks
+
         def register(func: Handler) -> Handler:
             self.scheduler_manager.add(name, expression, timezone, misfire, overlap)
-            return self.entrypoint(name, executor_factory=on_ticks, **options)(func)
+            return self.entrypoint(name, **options)(func)
 
         return register
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import FunctionType, MethodType
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, TypedDict, get_args
 
 from holdfast.breaker import BreakerPolicy, policy_of
 from holdfast.errors import InvalidInput
@@ -57,6 +57,28 @@ class EntrypointExecutorParameters:
     kind: Kind = "async"
     max_attempts: int | None = MAX_ATTEMPTS
     """The entrypoint's cap, for an executor that has one of its own."""
+
+
+class EntrypointOptions(TypedDict, total=False):
+    """The options of an entrypoint."""
+
+    concurrency_limit: int
+    """How many of its jobs run at once in the whole fleet; 0 means unlimited."""
+    serialized_dispatch: bool
+    """The same as concurrency_limit=1."""
+    retry_timer: timedelta
+    """The lease of its jobs; zero means the worker's heartbeat_timeout."""
+    accepts_context: bool | None
+    """Whether the handler takes a Context; None reads its annotations."""
+    on_failure: OnFailure
+    executor_factory: Callable[[EntrypointExecutorParameters], Executor] | None
+    """Makes an executor of your own."""
+    timeout: timedelta | None
+    max_attempts: int | None
+    max_recoveries: int
+    executor: Kind
+    breaker: str | BreakerPolicy | None
+    """The circuit breaker of a dependency, by name or as a policy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast import Context, Holdfast, JobHandle
+from holdfast import Context, Holdfast, JobHandle, Queries, SyncQueries
 
 hf = Holdfast.in_memory()
 
@@ -32,4 +32,11 @@ async def calls(context: Context) -> None:
     handle: JobHandle[int] = hf.handle(1, ship)  # bad
     total: int = await ship(1)  # bad
     hf.task(retry="often")  # bad
+    hf.schedule("nightly", "0 3 * * *", concurency_limit=1)  # bad
+    hf.schedule("nightly", "0 3 * * *", timeout=30)  # bad
+    Holdfast.connect("postgresql:///", prefx="jobs")  # bad
+    Holdfast.in_memory(max_payload="large")  # bad
+    Holdfast.from_asyncpg_pool(None, carry=dict)  # bad
+    Queries.from_asyncpg_connection(None, notify=True)  # bad
+    SyncQueries.from_psycopg_connection(None, notify=True)  # bad
     print(number, handle, total)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from holdfast import Context, Holdfast, JobHandle, Retry, TaskGroup, exponential
+from holdfast import (
+    Context,
+    Holdfast,
+    Job,
+    JobHandle,
+    Queries,
+    Retry,
+    SyncQueries,
+    TaskGroup,
+    exponential,
+)
 
 hf = Holdfast.in_memory()
 tasks = TaskGroup()
@@ -29,6 +39,20 @@ async def export(context: Context, pages: int) -> None:
 def convert(context: Context, name: str) -> bytes:
     context.progress(1)
     return name.encode()
+
+
+@hf.schedule(
+    "nightly", "0 3 * * *", misfire="skip", timeout=timedelta(minutes=5), executor="thread"
+)
+def nightly(job: Job) -> None:
+    pass
+
+
+def made() -> list[object]:
+    queries = Queries.from_asyncpg_pool(None, prefix="jobs", max_payload=1000)
+    sync = SyncQueries.from_psycopg_connection(None, schema="jobs")
+    connected = Holdfast.connect("postgresql:///", schema="jobs", notify=False, timeout=5)
+    return [queries, sync, connected, Holdfast.in_memory(resources={})]
 
 
 async def calls(context: Context) -> None:

@@ -11,10 +11,14 @@ from typing import (
     Literal,
     ParamSpec,
     Protocol,
+    Self,
+    TypedDict,
     TypeVar,
+    Unpack,
     overload,
 )
 
+from holdfast import db
 from holdfast.breaker import BreakerState, name_faults
 from holdfast.checks import (
     check_entrypoint,
@@ -37,7 +41,7 @@ from holdfast.errors import (
 from holdfast.lifecycle import TRANSITIONS, Status, Verb
 from holdfast.models import HeldFilter, Moved
 from holdfast.settings import MAX_PAYLOAD, Names, Retention, WorkerSettings
-from holdfast.stores.opening import FromConnections, store_on
+from holdfast.stores.opening import store_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -79,7 +83,20 @@ _LONGEST = timedelta(days=365 * 1000)
 """Reaching back farther would leave the calendar."""
 
 
-class Queries(FromConnections):
+class QueriesOptions(TypedDict, total=False):
+    """The options of Queries; those of Holdfast are these and more."""
+
+    prefix: str
+    """What the names of its tables begin with."""
+    schema: str | None
+    """Where its tables are; None means the connection's search_path."""
+    max_payload: int
+    """The largest payload, in bytes, that may be enqueued."""
+    carry: Callable[[], Headers] | None
+    """Returns headers that every job takes along."""
+
+
+class Queries:
     """Enqueue, look, requeue, cancel, delete; `on(connection)` does it in your transaction.
 
     `hf.queries` is one; `Queries(driver)` works without a Holdfast around it.
@@ -98,6 +115,21 @@ class Queries(FromConnections):
         self._max_payload = max_payload
         self.carry = carry
         """Headers that every job takes along, such as those of the trace it is enqueued in."""
+
+    @classmethod
+    def from_asyncpg_connection(cls, connection: Any, **options: Unpack[QueriesOptions]) -> Self:
+        """Work on one asyncpg connection: everything takes turns on it."""
+        return cls(db.AsyncpgDriver(connection), **options)
+
+    @classmethod
+    def from_asyncpg_pool(cls, pool: Any, **options: Unpack[QueriesOptions]) -> Self:
+        """Work on an asyncpg pool."""
+        return cls(db.AsyncpgPoolDriver(pool), **options)
+
+    @classmethod
+    def from_psycopg_connection(cls, connection: Any, **options: Unpack[QueriesOptions]) -> Self:
+        """Work on one psycopg AsyncConnection: everything takes turns on it."""
+        return cls(db.PsycopgDriver(connection), **options)
 
     @property
     def store(self) -> Store:
@@ -725,7 +757,9 @@ class SyncQueries:
     """The same for code without an event loop: each method runs its async twin to the end."""
 
     def __init__(
-        self, driver: Driver | InMemoryDriver | Queries | SyncQueries, **options: Any
+        self,
+        driver: Driver | InMemoryDriver | Queries | SyncQueries,
+        **options: Unpack[QueriesOptions],
     ) -> None:
         self._queries: Queries
         if isinstance(driver, SyncQueries):
@@ -734,11 +768,11 @@ class SyncQueries:
             self._queries = driver if isinstance(driver, Queries) else Queries(driver, **options)
 
     @classmethod
-    def from_psycopg_connection(cls, connection: Any, **options: Any) -> SyncQueries:
-        """On a `psycopg.Connection`."""
-        from holdfast.stores.postgres.drivers.psycopg import SyncPsycopgDriver
-
-        return cls(SyncPsycopgDriver(connection), **options)
+    def from_psycopg_connection(
+        cls, connection: Any, **options: Unpack[QueriesOptions]
+    ) -> SyncQueries:
+        """Work on a `psycopg.Connection`."""
+        return cls(db.SyncPsycopgDriver(connection), **options)
 
     install = _synchronous(Queries.install)
     upgrade = _synchronous(Queries.upgrade)

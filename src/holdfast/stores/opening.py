@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidInput
 from holdfast.stores.memory import InMemoryDriver
@@ -39,32 +39,3 @@ def store_on(
 
 def _kind(value: object) -> str:
     return f"a {type(value).__name__}"
-
-
-class FromConnections:
-    """Ways to make an object that takes a driver out of a connection of the caller's."""
-
-    if TYPE_CHECKING:
-
-        def __init__(self, driver: Any, **options: Any) -> None: ...
-
-    @classmethod
-    def from_asyncpg_connection(cls, connection: Any, **options: Any) -> Self:
-        """On one asyncpg connection: everything takes turns on it."""
-        from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
-
-        return cls(AsyncpgDriver(connection), **options)
-
-    @classmethod
-    def from_asyncpg_pool(cls, pool: Any, **options: Any) -> Self:
-        """On an asyncpg pool."""
-        from holdfast.stores.postgres.drivers.asyncpg import AsyncpgPoolDriver
-
-        return cls(AsyncpgPoolDriver(pool), **options)
-
-    @classmethod
-    def from_psycopg_connection(cls, connection: Any, **options: Any) -> Self:
-        """On one psycopg AsyncConnection: everything takes turns on it."""
-        from holdfast.stores.postgres.drivers.psycopg import PsycopgDriver
-
-        return cls(PsycopgDriver(connection), **options)
