@@ -12,7 +12,7 @@ import psycopg
 from holdfast.stores.postgres.drivers import connect
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver, AsyncpgPoolDriver
 from holdfast.stores.postgres.drivers.psycopg import PsycopgDriver, SyncPsycopgDriver
-from holdfast.stores.postgres.render import Query
+from holdfast.stores.postgres.render import Statement
 from holdfast.stores.postgres.runner import send
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ async def value(driver: Driver, sql: str, *args: object) -> Any:
 
 async def sent(driver: Driver, sql: str) -> Any:
     """The value of a statement that is repeated as the store's are."""
-    rows = await send(driver, Query(sql, (), reads=False))
+    rows = await send(driver, Statement("rig", sql, ()), ())
     return rows[0][0] if rows else None
 
 

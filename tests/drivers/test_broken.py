@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import ConnectionFailed, ConnectionLost, DeadlineExceeded
 from holdfast.settings import Names
-from holdfast.stores.postgres.render import Query, statements
+from holdfast.stores.postgres.render import Statement, statements
 from holdfast.stores.postgres.runner import send
 from tests.drivers.rig import (
     ALL_KINDS,
@@ -174,7 +174,7 @@ async def test_a_statement_that_reads_is_sent_again_when_its_connection_was_lost
         for reads in (True, False):
             pid = await value(driver, "select pg_backend_pid()")
             await witness.fetchval("select pg_terminate_backend($1)", pid)
-            sending = send(driver, Query(sql, (), reads=reads))
+            sending = send(driver, Statement("sleep", sql, (), reads=reads), ())
             if reads:
                 [[other, count]] = await ends(sending)
                 assert (other != pid, count) == (True, 3)

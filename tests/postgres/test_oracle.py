@@ -333,7 +333,7 @@ async def test_a_fault_in_a_statement_is_noticed(
     rendered = statements[statement]
     assert right in rendered.text
     text = rendered.text.replace(right, faulty)
-    statements._all[statement] = render.Statement(statement, text, rendered.parameters)
+    statements[statement] = render.Statement(statement, text, rendered.parameters)
     assert await noticed(loaded18.dsn, [name], statements)
 
 

@@ -158,7 +158,7 @@ def test_a_plan_that_reads_too_much_is_noticed(pg18: Database) -> None:
         slow = rendered.text.replace(
             "j.entrypoint = l.entrypoint", "j.entrypoint || '' = l.entrypoint"
         )
-        planner.statements._all["claim"] = replace(rendered, text=slow)
+        planner.statements["claim"] = replace(rendered, text=slow)
         assert list(faults_of("claim", planner.explain("claim", "custom")))
 
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast.app import Holdfast
-from holdfast.clock import Clock, SystemClock, monotonic
+from holdfast.clock import Clock, monotonic
 from holdfast.errors import InvalidInput
 from holdfast.stores.postgres.drivers import Driver
 from holdfast.stores.postgres.pages import LISTS
@@ -75,7 +75,7 @@ class PageReader:
     def __init__(self, hf: Holdfast, role: str = "web", clock: Clock | None = None) -> None:
         self._hf = hf
         self._role = role
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._of: PostgresStore | None = None
         self._store: PostgresStore | None = None
         self._sees_payloads: bool | None = None

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.histogram import STEPS
 from holdfast.lifecycle import (
@@ -40,7 +40,7 @@ from holdfast.stores.postgres.lanes import MOST_OF_A_LANE
 from holdfast.stores.postgres.pages import CHOSEN, LISTED, LISTS, PAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from holdfast.settings import Names
 
@@ -191,15 +191,6 @@ _WRITES = re.compile(
 )
 
 
-class Query(NamedTuple):
-    """A statement with its arguments, as it is sent."""
-
-    text: str
-    args: Sequence[object]
-    reads: bool
-    """It changes nothing, so it may be sent again when its reply was lost."""
-
-
 @dataclass(frozen=True, slots=True)
 class Statement:
     """A text with $1…$n, and the names of its values in that order."""
@@ -208,12 +199,10 @@ class Statement:
     text: str
     parameters: tuple[str, ...]
     reads: bool = False
+    """It changes nothing, so it may be sent again when its reply was lost."""
 
     def args(self, values: Mapping[str, object]) -> list[object]:
         return [values[parameter] for parameter in self.parameters]
-
-    def query(self, values: Mapping[str, object]) -> Query:
-        return Query(self.text, self.args(values), self.reads)
 
 
 def number(name: str, text: str) -> Statement:
@@ -272,7 +261,7 @@ def _literal(text: str | None) -> str:
     return "null::text" if text is None else f"'{text}'"
 
 
-class Statements:
+class Statements(dict[str, Statement]):
     """Every statement that runs against one set of tables, by name."""
 
     def __init__(self, names: Names) -> None:
@@ -302,13 +291,10 @@ class Statements:
             "listed": LISTED,
             "chosen": CHOSEN,
         }
-        self._all = {statement.name: statement for statement in self._render_all()}
-
-    def __getitem__(self, name: str) -> Statement:
-        return self._all[name]
+        self.update((statement.name, statement) for statement in self._render_all())
 
     def names(self) -> list[str]:
-        return sorted(self._all)
+        return sorted(self)
 
     def _fill(self, name: str, file: str, **parts: str) -> Statement:
         return number(name, template(file).format(**{**self._common, **parts}))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.stores.postgres.drivers.base import Driver, Row
-    from holdfast.stores.postgres.render import Query, Statements
+    from holdfast.stores.postgres.render import Statement, Statements
 
 MEMORY = "select set_config('work_mem', '256MB', true)"
 """Lets a statement that may not use the disk sort and count in memory."""
@@ -30,7 +30,8 @@ _log = logging.getLogger(__name__)
 class Runner:
     """A driver that knows the statements of one set of tables."""
 
-    def __init__(self, driver: Driver, statements: Statements, clock: Clock) -> None:
+    def __init__(self, driver: Driver, statements: Statements, clock: Clock | None = None) -> None:
+        """`clock` gives the time instead of the database."""
         self.driver = driver
         self._statements = statements
         self._clock = clock
@@ -42,10 +43,16 @@ class Runner:
         self, name: str, timeout: float | None = None, /, **values: object
     ) -> Sequence[Row]:
         """Run a statement within `timeout` seconds, by default those of the driver."""
-        values["now"] = self._clock.now()
-        query = self._statements[name].query(values)
+        values["now"] = self._clock and self._clock.now()
+        statement = self._statements[name]
+        # As `send` does, spelled out: every statement of a worker comes this way.
+        args = [values[parameter] for parameter in statement.parameters]
         try:
-            return await send(self.driver, query, timeout)
+            return await self.driver.fetch(statement.text, args, timeout=timeout)
+        except DatabaseError as error:
+            failed = error
+        try:
+            return await _send_again(self.driver, statement, args, failed, timeout)
         except PrivilegeMissing as error:
             raise PrivilegeMissing(error.denied, statement=name, role=purpose(name)) from None
         except DatabaseError as error:
@@ -54,15 +61,26 @@ class Runner:
                 raise
         async with self.driver.transaction() as tx:
             await tx.fetch(MEMORY)
-            return await tx.fetch(query.text, query.args, timeout=timeout)
+            return await tx.fetch(statement.text, args, timeout=timeout)
 
 
-async def send(driver: Driver, query: Query, timeout: float | None = None) -> Sequence[Row]:
+async def send(driver: Driver, statement: Statement, args: Sequence[object]) -> Sequence[Row]:
     """Send a statement, and send it again where that cannot do anything twice."""
     try:
-        return await driver.fetch(query.text, query.args, timeout=timeout)
+        return await driver.fetch(statement.text, args)
     except DatabaseError as error:
         failed = error
+    return await _send_again(driver, statement, args, failed)
+
+
+async def _send_again(
+    driver: Driver,
+    statement: Statement,
+    args: Sequence[object],
+    failed: DatabaseError,
+    timeout: float | None = None,
+) -> Sequence[Row]:
+    """Send a statement that failed again where that cannot do anything twice, or raise `failed`."""
     deadline = monotonic() + (driver.timeout if timeout is None else timeout)
     conflicts = resent = 0
     while True:
@@ -74,24 +92,24 @@ async def send(driver: Driver, query: Query, timeout: float | None = None) -> Se
             pause = _FIRST_CONFLICT_PAUSE_SECONDS * 2**conflicts
             await driver.pause(pause * random.uniform(0.5, 1.5))  # noqa: S311
             conflicts += 1
-        elif not resent and driver.reconnects and _may_resend(query, failed, deadline):
+        elif not resent and driver.reconnects and _may_resend(statement, failed, deadline):
             level = logging.WARNING if failed.sqlstate in UNTOUCHED else logging.DEBUG
             _log.log(level, "%s: %s; the statement is sent again", driver.place, failed)
             resent = 1
         else:
             raise failed
         try:
-            return await driver.fetch(query.text, query.args, timeout=timeout)
+            return await driver.fetch(statement.text, args, timeout=timeout)
         except DatabaseError as error:
             failed = error
 
 
-def _may_resend(query: Query, error: DatabaseError, deadline: float) -> bool:
+def _may_resend(statement: Statement, error: DatabaseError, deadline: float) -> bool:
     """Whether a new connection may help, and nothing can have been done by the last try."""
     if error.sqlstate in UNTOUCHED:
         return True
     lost = isinstance(error, ConnectionLost) and not isinstance(error, DeadlineExceeded)
-    return lost and query.reads and monotonic() < deadline
+    return lost and statement.reads and monotonic() < deadline
 
 
 def refuses_temporary_files(error: DatabaseError) -> bool:

@@ -9,7 +9,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.clock import Clock, SystemClock
 from holdfast.errors import DatabaseError
 from holdfast.models import JobId
 from holdfast.repeated import RepeatedLog
@@ -31,6 +30,7 @@ from holdfast.stores.postgres.upkeep import PostgresUpkeep
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from holdfast.clock import Clock
     from holdfast.ports import Only
     from holdfast.stores.postgres.drivers.base import Driver, Row
 
@@ -58,7 +58,7 @@ class PostgresStore:
     ) -> None:
         self.driver = driver
         self.names = names or Names()
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._notify = notify
         runner = Runner(driver, statements(self.names), self._clock)
         self.leases = PostgresLeases(runner, self.names)

@@ -33,7 +33,8 @@ DEFAULT_TIMEOUT_SECONDS = 8.5
 SCRIPT_TIMEOUT_SECONDS = 600.0
 """Building an index on a large table is slow and still no sign of a dead server."""
 
-_LEAST_SECONDS = 0.01
+LEAST_SECONDS = 0.01
+"""A call on a connection that was waited for until the deadline still has this long."""
 
 
 class Driver(Protocol):
@@ -162,7 +163,7 @@ class Loan(NamedTuple):
 
     @property
     def left(self) -> float:
-        return max(self.deadline - monotonic(), _LEAST_SECONDS)
+        return max(self.deadline - monotonic(), LEAST_SECONDS)
 
 
 class BaseDriver(ABC):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+from collections import deque
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,21 +35,18 @@ def busy(seconds: float) -> ConnectionFailed:
 
 
 class AsyncConnectionLock:
-    """Lets `places` users in at a time. None gives up waiting while others get their answers.
+    """Lets a few users in at a time, in the order in which they came.
 
-    A silent server is noticed by the statement in flight. The others must not then find it out one
-    after another, each at the full price.
+    None gives up waiting while others get their answers. A silent server is noticed by the
+    statement in flight. The others must not then find it out one after another, each at the full
+    price.
     """
 
-    def __init__(self, places: int = 1) -> None:
-        self._semaphore = asyncio.Semaphore(places)
-        self._waiting = 0
+    def __init__(self) -> None:
+        self.free = 1
+        """Places that the next users take at once. While there is one, nobody waits."""
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._answered = -math.inf
-
-    @property
-    def locked(self) -> bool:
-        """Whether the next user would have to wait."""
-        return self._waiting > 0 or self._semaphore.locked()
 
     def taken(self, seconds: float) -> _Taken:
         return _Taken(self, seconds)
@@ -56,43 +54,41 @@ class AsyncConnectionLock:
     async def take(self, seconds: float) -> float:
         """Wait for a place; return the instant by which its use should be over."""
         began = monotonic()
-        if self._waiting or self._semaphore.locked():
-            await self._wait(began, seconds)
+        if self.free:
+            self.free -= 1
         else:
-            await self._semaphore.acquire()
+            await self._wait(began, seconds)
         return max(began, self._answered) + seconds
 
     def leave(self, error: BaseException | None) -> None:
         """Leave the place; every end but _NO_ANSWER is an answer of the server."""
         if not isinstance(error, _NO_ANSWER):
             self._answered = monotonic()
-        self._semaphore.release()
+        self.add_place()
 
     def add_place(self) -> None:
-        self._semaphore.release()
-
-    def remove_place(self) -> bool:
-        """Remove a place that nobody uses; False when there is none."""
-        if self.locked:
-            return False
-        self._semaphore._value -= 1
-        return True
+        """Give a place to the first that waits."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self.free += 1
 
     async def _wait(self, began: float, seconds: float) -> None:
-        self._waiting += 1
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
         try:
-            while True:
+            while not turn.done():
                 left = max(began, self._answered) + seconds - monotonic()
                 if left <= 0:
                     raise busy(seconds)
-                try:
-                    async with asyncio.timeout(left):
-                        await self._semaphore.acquire()
-                except TimeoutError:
-                    continue
-                return
-        finally:
-            self._waiting -= 1
+                await asyncio.wait({turn}, timeout=left)
+        except BaseException:
+            if not turn.cancel():
+                # The place came with the cancellation: it belongs to the next.
+                self.add_place()
+            raise
 
 
 class _Taken:

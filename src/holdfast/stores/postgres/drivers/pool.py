@@ -11,11 +11,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.clock import monotonic
-from holdfast.errors import ConnectionFailed, DatabaseError, WrongEventLoop
+from holdfast.errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    DatabaseError,
+    DeadlineExceeded,
+    WrongEventLoop,
+)
 from holdfast.stores.postgres.drivers.base import DEFAULT_TIMEOUT_SECONDS, Loan
 from holdfast.stores.postgres.drivers.connection_lock import AsyncConnectionLock, busy
 from holdfast.stores.postgres.drivers.dsn import parse
-from holdfast.stores.postgres.drivers.error_mapping import FULL, unreachable
+from holdfast.stores.postgres.drivers.error_mapping import FULL, UNPREPARED, unreachable
 from holdfast.stores.postgres.drivers.listening import is_pooled
 from holdfast.stores.postgres.drivers.pgbouncer import Pooler
 from holdfast.stores.postgres.drivers.transactions import CANCEL_SECONDS
@@ -154,12 +160,29 @@ class ConnectionPool:
         self._least_free = 0
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def take(self, seconds: float, deadline: float) -> Loan:
-        """Wait for a connection until the deadline of a call that was given `seconds`.
+    async def take(self, purpose: AsyncConnectionLock, seconds: float) -> Loan:
+        """Wait for the calls of the same purpose before this one, then for a connection.
 
         The wait goes on while other calls get their answers.
         """
-        if self._places < self.most and self.lock.locked and self._growing is None:
+        if purpose.free and self.lock.free and self._free and not self._closed:
+            connection = self._free.pop()
+            if not connection.closed:
+                purpose.free -= 1
+                self.lock.free -= 1
+                self._least_free = min(self._least_free, len(self._free))
+                return Loan(connection, monotonic() + seconds)
+            self._open.discard(connection)
+        deadline = await purpose.take(seconds)
+        try:
+            return await self._wait(seconds, deadline)
+        except BaseException as error:
+            purpose.leave(error)
+            raise
+
+    async def _wait(self, seconds: float, deadline: float) -> Loan:
+        """Wait for a connection until the deadline of a call that was given `seconds`."""
+        if self._places < self.most and not self.lock.free and self._growing is None:
             self._growing = asyncio.create_task(self._grow())
         deadline = await self.lock.take(deadline - monotonic())
         try:
@@ -170,7 +193,7 @@ class ConnectionPool:
             if self._places > 1 and isinstance(error, ConnectionFailed) and error.sqlstate == FULL:
                 # The others are still there: go on with one place less.
                 self._places -= 1
-                return await self.take(seconds, deadline)
+                return await self._wait(seconds, deadline)
             self.lock.leave(error)
             raise
         # A server that was slow to let us in is no reason to hurry it now.
@@ -202,13 +225,29 @@ class ConnectionPool:
         self.lock, self._places = AsyncConnectionLock(), 1
         self._timer = self._growing = None
 
-    def leave(self, connection: Connection, error: BaseException | None) -> None:
+    def leave(
+        self, purpose: AsyncConnectionLock, connection: Connection, error: BaseException | None
+    ) -> None:
         """Return a connection after the call for which it was taken."""
-        if connection.closed:
+        if error is not None:
+            self._drop_broken(connection, error)
+        # One that was lost since is discarded when the next call takes it.
+        if error is not None and connection.closed:
             self._open.discard(connection)
         else:
             self._free.append(connection)
         self.lock.leave(error)
+        purpose.leave(error)
+
+    def _drop_broken(self, connection: Connection, error: BaseException) -> None:
+        if isinstance(error, DatabaseError) and error.sqlstate in UNPREPARED:
+            self.address.pooler.notice(self.address.target)
+            connection.drop()
+        elif isinstance(error, DeadlineExceeded):
+            # The connection has ended itself unless the server confirmed the statement's end.
+            return
+        elif isinstance(error, (ConnectionFailed, ConnectionLost)):
+            connection.drop()
 
     async def _current(self, until: float, seconds: float) -> Connection:
         if self._closed:
@@ -237,7 +276,7 @@ class ConnectionPool:
         """Add a connection if statements still wait after a moment."""
         try:
             await asyncio.sleep(GROW_AFTER_SECONDS)
-            if not self.lock.locked or self._closed:
+            if self.lock.free or self._closed:
                 return
             connection = await self._connect(monotonic() + self.address.connect_timeout)
         except DatabaseError as error:
@@ -261,8 +300,9 @@ class ConnectionPool:
         if self._closed:
             return
         needless = self._least_free > 0 or self._places > self.most
-        if needless and self._free and self.lock.remove_place():
+        if needless and self._free and self.lock.free:
             self._places -= 1
+            self.lock.free -= 1
             idle = self._free.pop(0)
             self._open.discard(idle)
             closing = asyncio.get_running_loop().create_task(_close(idle))

@@ -6,10 +6,10 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from holdfast.errors import ConnectionFailed, ConnectionLost, DatabaseError, DeadlineExceeded
-from holdfast.stores.postgres.drivers.base import BaseDriver, Loan
+from holdfast.clock import monotonic
+from holdfast.errors import ConnectionFailed
+from holdfast.stores.postgres.drivers.base import LEAST_SECONDS, BaseDriver, Loan
 from holdfast.stores.postgres.drivers.connection_lock import AsyncConnectionLock
-from holdfast.stores.postgres.drivers.error_mapping import UNPREPARED
 from holdfast.stores.postgres.drivers.listening import (
     DEAF_SECONDS,
     NOTIFY,
@@ -70,10 +70,14 @@ class Reconnecting(BaseDriver):
     async def fetch(
         self, sql: str, args: Sequence[object] = (), *, timeout: float | None = None
     ) -> Sequence[Row]:
-        loan = await self._take(self._timeout if timeout is None else timeout)
+        # Spelled out, because each statement of a worker comes this way: `_lend` takes longer.
+        if self._closed or self._home is not asyncio.get_running_loop():
+            self._begin()
+        loan = await self._pool.take(self._lock, self._timeout if timeout is None else timeout)
+        connection = self._used = loan.connection
         failed: BaseException | None = None
         try:
-            connection, left = loan.connection, loan.left
+            left = max(loan.deadline - monotonic(), LEAST_SECONDS)
             limit = connection.server_limit
             if self._pooler.snapshots or (limit is not None and left > limit):
                 return await self._fetch_bracketed(loan, sql, args)
@@ -82,11 +86,15 @@ class Reconnecting(BaseDriver):
             failed = error
             raise
         finally:
-            self._leave(loan.connection, failed)
+            self._used = None
+            self._pool.leave(self._lock, connection, failed)
 
     @asynccontextmanager
     async def _lend(self, seconds: float) -> AsyncIterator[Loan]:
-        loan = await self._take(seconds)
+        if self._closed or self._home is not asyncio.get_running_loop():
+            self._begin()
+        loan = await self._pool.take(self._lock, seconds)
+        self._used = loan.connection
         failed: BaseException | None = None
         try:
             yield loan
@@ -94,44 +102,19 @@ class Reconnecting(BaseDriver):
             failed = error
             raise
         finally:
-            self._leave(loan.connection, failed)
+            self._used = None
+            self._pool.leave(self._lock, loan.connection, failed)
 
-    async def _take(self, seconds: float) -> Loan:
-        """Wait for the calls of this purpose before this one, then for a connection."""
+    def _begin(self) -> None:
+        """Serve this event loop; what was opened in one that has ended went with it."""
         if self._closed:
             raise ConnectionFailed(
                 f"the driver {self._purpose!r} is closed; enter the queue "
                 "again with `async with`, or make another driver"
             )
-        self._belong_to(asyncio.get_running_loop())
-        deadline = await self._lock.take(seconds)
-        try:
-            loan = await self._pool.take(seconds, deadline)
-        except BaseException as error:
-            self._lock.leave(error)
-            raise
-        self._used = loan.connection
-        return loan
-
-    def _belong_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Serve this event loop; what was opened in one that has ended went with it."""
-        if self._home is not loop:
-            self._pool.belong_to(loop)
-            self._lock, self._home = AsyncConnectionLock(), loop
-
-    def _leave(self, connection: Connection, error: BaseException | None) -> None:
-        self._used = None
-        if isinstance(error, DatabaseError):
-            if error.sqlstate in UNPREPARED:
-                self._pooler.notice(self.place)
-                connection.drop()
-            elif isinstance(error, DeadlineExceeded):
-                # The connection has ended itself unless the server confirmed the statement's end.
-                pass
-            elif isinstance(error, (ConnectionFailed, ConnectionLost)):
-                connection.drop()
-        self._pool.leave(connection, error)
-        self._lock.leave(error)
+        loop = asyncio.get_running_loop()
+        self._pool.belong_to(loop)
+        self._lock, self._home = AsyncConnectionLock(), loop
 
     def _overseeing(self) -> Overseer | None:
         # Its question needs a second connection.

@@ -305,7 +305,7 @@ class TableLeases:
         statement = (await self._rendered())[name]
         values["now"] = self._clock.now()
         try:
-            return await send(self._driver, statement.query(values))
+            return await send(self._driver, statement, statement.args(values))
         except PrivilegeMissing as error:
             what = f"{name} on {self._queue.table}"
             raise PrivilegeMissing(error.denied, statement=what, role=Role.WORKER) from None
