@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-_COPIED = ("CHANGELOG.md", "SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
+_COPIED = ("CHANGELOG.md", "SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "ROADMAP.md")
 """Pages at the root of the repository that the site has as well, in the folder `project`."""
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
@@ -74,7 +74,6 @@ def _pages() -> Iterator[tuple[str, str]]:
     yield "reference/command.md", _command()
     yield "reference/metrics.md", _metrics()
     yield "reference/settings.md", _settings()
-    yield "reference/errors.md", _errors()
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -154,7 +153,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
-# -- metrics, settings, errors ---------------------------------------------------------------------
+# -- metrics, settings -----------------------------------------------------------------------------
 
 
 def _metrics() -> str:
@@ -223,24 +222,3 @@ def _attribute_notes(source: str) -> dict[str, str]:
     """The docstrings that stand below the fields of a dataclass."""
     found = re.findall(r'^    (\w+): [^\n]+\n    """(.*?)"""', source, flags=re.M | re.S)
     return {name: " ".join(text.split()) for name, text in found}
-
-
-def _errors() -> str:
-    from holdfast import errors
-
-    tree = inspect.getdoc(errors) or ""
-    lines = [
-        "# Errors",
-        "",
-        "All errors have one root, so `except HoldfastError` catches them all. Each message names "
-        "the thing, the value found and the next step.",
-        "",
-        "```text",
-        tree.split("\n\n", 1)[1].strip(),
-        "```",
-        "",
-    ]
-    for name, kind in vars(errors).items():
-        if inspect.isclass(kind) and issubclass(kind, errors.HoldfastError):
-            lines += [f"## {name}", "", inspect.getdoc(kind) or "", ""]
-    return "\n".join(lines)

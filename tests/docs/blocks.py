@@ -1,10 +1,14 @@
 """The code blocks of the documentation, found and made runnable.
 
-A page is one program: its Python blocks run in order in one namespace. A comment before a block
-says what differs:
+A page is one program: its Python, SQL and shell blocks run in order, on one database. A comment
+before a block says what differs:
 
-    <!-- setup                  Python that the reader does not see, run before the blocks
+    <!-- setup                  Python that the reader does not see, run at this place
+    <!-- setup sql              the same for SQL
     <!-- not run: reason -->    the next block is only read
+
+What a block prints is compared where the page shows it: below the command of a console block, and
+in a block titled "prints" that follows. There `…` stands for any text.
 """
 
 from __future__ import annotations
@@ -13,6 +17,10 @@ import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -22,7 +30,7 @@ PAGES = sorted(
 )
 
 _BLOCK = re.compile(
-    r"(?:<!-- setup\n(?P<setup>.*?)-->)"
+    r"(?:<!-- setup(?P<kind> sql)?\n(?P<setup>.*?)-->)"
     r"|(?:<!-- not run: (?P<reason>[^>]*?) -->\n+)?^(?P<indent> *)```(?P<language>\w+)?"
     r"(?P<info>[^\n]*)\n(?P<code>.*?)^(?P=indent)```",
     flags=re.M | re.S,
@@ -66,7 +74,8 @@ def blocks(page: Path, *languages: str) -> list[Block]:
     for match in _BLOCK.finditer(text):
         line = text.count("\n", 0, match.start("code" if match["code"] is not None else 0))
         if match["setup"] is not None:
-            found.append(Block(page, line, "python", match["setup"], hidden=True))
+            kind = "sql" if match["kind"] else "python"
+            found.append(Block(page, line, kind, match["setup"], hidden=True))
         else:
             code = textwrap.dedent(match["code"])
             language = (match["language"] or "").lower()
@@ -78,3 +87,52 @@ def blocks(page: Path, *languages: str) -> list[Block]:
 def program(page: Path) -> list[Block]:
     """The Python blocks of a page that run."""
     return [block for block in blocks(page, "python") if block.not_run is None]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A block that runs, and what it is to print."""
+
+    block: Block
+    prints: str | None = None
+
+
+SHELL = ("sh", "console", "bash")
+RUN = ("python", "sql", *SHELL)
+
+
+def steps(page: Path) -> list[Step]:
+    """Every block of a page that runs, in order."""
+    found = blocks(page, *RUN, "text")
+    behind = [*found, None][1:]
+    return [
+        Step(block, after.code if after is not None and _is_output(after) else None)
+        for block, after in zip(found, behind, strict=True)
+        if block.language in RUN and block.not_run is None
+    ]
+
+
+def _is_output(block: Block) -> bool:
+    return block.language == "text" and block.info == 'title="prints"'
+
+
+def typed(code: str) -> Iterator[tuple[str, str]]:
+    """Each command of a console block, with what it is to print."""
+    for part in re.split(r"^\$ ", code, flags=re.M)[1:]:
+        command, _, expected = part.partition("\n")
+        yield command, expected
+
+
+def shows(printed: str, expected: str) -> bool:
+    """Whether the parts between the ellipses stand in what was printed, in that order."""
+    if not expected.strip():
+        return True
+    parts = [" ".join(part.split()) for part in expected.split("…")]
+    rest = " ".join(printed.split())
+    if not rest.startswith(parts[0]) or not rest.endswith(parts[-1]):
+        return False
+    for part in parts:
+        _, found, rest = rest.partition(part) if part else ("", "-", rest)
+        if not found:
+            return False
+    return True

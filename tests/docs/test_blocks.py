@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import inspect
+import io
 import linecache
 import re
 import shlex
@@ -12,11 +14,25 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 import typer
 
+from holdfast import Holdfast
 from holdfast.cli import app
-from tests.docs.blocks import PAGES, PRELUDE, ROOT, Block, blocks, program
+from tests.cli.command_line import inside
+from tests.docs.blocks import (
+    PAGES,
+    PRELUDE,
+    ROOT,
+    SHELL,
+    Block,
+    blocks,
+    program,
+    shows,
+    steps,
+    typed,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,10 +40,11 @@ if TYPE_CHECKING:
     from tests.servers import Database
 
 WITH_PYTHON = [page for page in PAGES if program(page)]
-PROGRAMS = ("README.md",)
-"""Pages whose blocks are programs of their own: see tests/guide/test_readme.py."""
+TO_RUN = [page for page in PAGES if steps(page) and page.name != "README.md"]
+"""The blocks of the README are programs of their own: see tests/guide/test_readme.py."""
 _EXCUSED = '# mypy: disable-error-code="empty-body,no-redef,import-untyped"'
 """What a page may do and a module should not: leave out a body, show a function twice."""
+_PATIENCE_SECONDS = 100
 COMMAND = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )*(holdfast [^\n]*?)(?:\s+#.*)?$", flags=re.M)
 
 
@@ -35,30 +52,86 @@ def _page(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in WITH_PYTHON if page.name not in PROGRAMS], ids=_page
-)
-async def test_the_python_of_a_page_runs(
-    page: Path, pg18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(PRELUDE, names)  # noqa: S102 (our own pages)
-    names["DSN"] = pg18.dsn
-    for block in program(page):
+class Reader:
+    """Does what a page says, on a database of its own where the page has SQL or commands."""
+
+    def __init__(self, page: Path, dsn: str) -> None:
+        self.steps = steps(page)
+        self.names: dict[str, Any] = {"__name__": "page"}
+        self.dsn = dsn
+        exec(PRELUDE, self.names)  # noqa: S102 (our own pages)
+        self.names["DSN"] = dsn
+
+    async def read(self) -> None:
+        if all(step.block.language == "python" for step in self.steps):
+            await self._follow()
+            return
+        self.names["hf"] = hf = Holdfast.connect(self.dsn)
+        async with hf:
+            await hf.install(functions=True)
+            await self._follow()
+
+    async def _follow(self) -> None:
+        follow = {"python": self._python, "sql": self._sql}
+        for step in self.steps:
+            printed = await follow.get(step.block.language, self._shell)(step.block)
+            if step.prints is not None:
+                assert shows(printed, step.prints), f"{step.block.name} printed\n{printed}"
+
+    async def _python(self, block: Block) -> str:
         # So that dataclasses, type hints and tracebacks find the source.
-        linecache.cache[block.name] = (
-            len(block.code),
-            None,
-            block.code.splitlines(keepends=True),
-            block.name,
-        )
+        lines = block.code.splitlines(keepends=True)
+        linecache.cache[block.name] = (len(block.code), None, lines, block.name)
         code = compile(
             block.code, block.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True
         )
-        result = eval(code, names)  # noqa: S307 (our own pages)
-        if inspect.iscoroutine(result):
-            await asyncio.wait_for(result, timeout=60)
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            result = eval(code, self.names)  # noqa: S307 (our own pages)
+            if inspect.iscoroutine(result):
+                await asyncio.wait_for(result, timeout=_PATIENCE_SECONDS)
+        return printed.getvalue()
+
+    async def _sql(self, block: Block) -> str:
+        """Run the statements; return the rows of the last one as a table."""
+        async with await psycopg.AsyncConnection.connect(self.dsn, autocommit=True) as connection:
+            cursor = await connection.execute(block.code)
+            while cursor.nextset():
+                pass
+            if cursor.description is None:
+                return ""
+            rows = [[column.name for column in cursor.description], *await cursor.fetchall()]
+        return "\n".join(" | ".join(map(_cell, row)) for row in rows)
+
+    async def _shell(self, block: Block) -> str:
+        console = block.language == "console"
+        lines = typed(block.code) if console else ((line, "") for line in _lines(block.code))
+        output = []
+        for line, expected in lines:
+            words = shlex.split(line, comments=True)
+            assert words[0] == "holdfast", f"{block.name}: mark `{line}` as not run, and say why"
+            done = await asyncio.to_thread(inside, *words[1:])
+            assert done.code == 0, f"{block.name}: {line}\n{done.out}{done.err}"
+            assert shows(done.out, expected), f"{block.name}: {line} printed\n{done.out}"
+            output.append(done.out)
+        return "".join(output)
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _lines(code: str) -> list[str]:
+    return [line for line in code.replace("\\\n", " ").splitlines() if line.split("#")[0].strip()]
+
+
+@pytest.mark.parametrize("page", TO_RUN, ids=_page)
+async def test_the_blocks_of_a_page_run(
+    page: Path, pg18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_DSN", pg18.dsn)
+    monkeypatch.setenv("COLUMNS", "120")
+    await Reader(page, pg18.dsn).read()
 
 
 def test_the_python_of_all_pages_is_typed(tmp_path: Path) -> None:
@@ -98,17 +171,16 @@ def _awaits(block: Block) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=_page)
 def test_commands_on_a_page_are_those_of_the_command(page: Path) -> None:
     root = typer.main.get_command(app)
-    for block in blocks(page, "sh", "console", "bash"):
+    for block in blocks(page, *SHELL):
         for line in COMMAND.findall(block.code):
-            if block.not_run is None:
-                _parse(root, line, block)
+            _parse(root, line, block)
 
 
 def _parse(root: Any, line: str, block: Block) -> None:
     words = shlex.split(re.split(r"\s[|&><;]", line)[0])[1:]
     command, context = root, root.context_class(root, info_name="holdfast")
     try:
-        while hasattr(command, "commands"):
+        while words and hasattr(command, "commands"):
             name, command, words = command.resolve_command(context, words)
             context = command.context_class(command, info_name=name, parent=context)
         command.make_parser(context).parse_args(list(words))

@@ -12,14 +12,10 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.docs.blocks import ROOT, Block, blocks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.docs.blocks import ROOT, Block, blocks, shows, typed
 
 CHAPTERS = sorted((ROOT / "docs" / "learn").glob("[0-9]*.md"))
 TITLE = re.compile(r'title="([^"]+)"')
@@ -45,7 +41,7 @@ class Reader:
         if title := TITLE.search(block.info):
             (self.folder / title[1]).write_text(block.code, "utf-8")
         elif block.language == "console":
-            for command, expected in _typed(block.code):
+            for command, expected in typed(block.code):
                 self._type(command, expected, block)
 
     def _type(self, command: str, expected: str, block: Block) -> None:
@@ -65,31 +61,9 @@ class Reader:
             check=False,
         )
         assert done.returncode == 0, f"{block.name}: $ {command}\n{done.stdout}"
-        assert _shows(done.stdout, expected), (
+        assert shows(done.stdout, expected), (
             f"{block.name}: $ {command}\nexpected:\n{expected}\nprinted:\n{done.stdout}"
         )
-
-
-def _shows(printed: str, expected: str) -> bool:
-    """Whether the parts between the ellipses stand in what was printed, in that order."""
-    if not expected.strip():
-        return True
-    parts = [part.strip() for part in expected.split("…")]
-    rest = printed.strip()
-    if not rest.startswith(parts[0]) or not rest.endswith(parts[-1]):
-        return False
-    for part in parts:
-        _, found, rest = rest.partition(part) if part else ("", "-", rest)
-        if not found:
-            return False
-    return True
-
-
-def _typed(code: str) -> Iterator[tuple[str, str]]:
-    """Each command with what it is to print."""
-    for part in re.split(r"^\$ ", code, flags=re.M)[1:]:
-        command, _, expected = part.partition("\n")
-        yield command, expected
 
 
 @pytest.mark.timeout(600)

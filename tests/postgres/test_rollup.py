@@ -181,7 +181,9 @@ async def test_restored_rows_are_not_counted_when_our_own_ids_reach_theirs(pg: D
 async def test_the_documented_delete_takes_no_row_that_is_still_to_be_counted(
     pg: Database,
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "retention.md").read_text(
+        encoding="utf-8"
+    )
     [delete] = re.findall(r"```sql\n(delete from holdfast_log\n.*?)```", page, re.DOTALL)
     columns = "job_id, status, entrypoint, priority, attempt, recoveries, created"
     old = f"insert into holdfast_log ({columns})"
