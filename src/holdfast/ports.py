@@ -279,7 +279,13 @@ class Jobs(Protocol):
         """Count new log rows into the statistics; how many were counted."""
         ...
 
-    async def statistics(self, *, since: timedelta | None, limit: int) -> list[Statistic]: ...
+    async def statistics(self, *, since: timedelta | None, limit: int) -> list[Statistic]:
+        """What was counted, and a bounded number of log rows that are still to be."""
+        ...
+
+    async def uncounted_since(self) -> datetime | None:
+        """Since when statistics() is incomplete, because too many rows are uncounted."""
+        ...
 
     async def timings(self, since: timedelta) -> list[Timing]:
         """Waiting and running times of each entrypoint, from the statistics alone."""

@@ -21,7 +21,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from holdfast import Holdfast, NewJob, Status
+from holdfast import Holdfast, Job, NewJob, Status
 from holdfast.cli.dashboard import View, print_once, refresh
 from holdfast.cli.dashboard_picture import draw, scene
 from holdfast.cli.dashboard_render import WIDE, render, sparkline
@@ -38,11 +38,14 @@ from holdfast.monitor.snapshot import (
 from holdfast.settings import Names
 from holdfast.stores.postgres.drivers import connect
 from holdfast.stores.postgres.render import statements
+from tests.cli.command_line import inside
+from tests.postgres import tables
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from tests.cli.command_line import Done
     from tests.servers import Database
 
 AT = datetime(2026, 3, 9, 10, 30, 12, tzinfo=UTC)
@@ -615,3 +618,37 @@ def read_until(terminal: int, text: str) -> None:
     while text not in seen:
         assert time.monotonic() < deadline, seen
         seen += os.read(terminal, 65536).decode(errors="replace")
+
+
+def test_a_transaction_that_stays_open_hides_no_failure(installed: str) -> None:
+    """Rows of the log are counted when no transaction of the server is older than they are."""
+
+    async def broken() -> tuple[Done, Done, Done]:
+        async with Holdfast.connect(installed) as hf, tables.session(installed) as other:
+
+            @hf.entrypoint("broken")
+            async def handler(job: Job) -> None:
+                raise KeyError("lost")
+
+            async with other.transaction():
+                await other.execute("select pg_current_xact_id()")
+                await hf.queries.enqueue("broken")
+                await hf.run(mode="drain")
+                [shown, counted, logged] = [
+                    await asyncio.to_thread(inside, *words, "--dsn", installed)
+                    for words in (["dashboard", "--once"], ["stats", "--json"], ["log", "--json"])
+                ]
+        return shown, counted, logged
+
+    shown, counted, logged = asyncio.run(broken())
+    assert "KeyError: 'lost'" in shown.out
+    assert "1 ended" in shown.out
+    [statistic] = counted.json["statistics"]
+    assert (statistic["status"], statistic["count"]) == ("exception", 1)
+    assert counted.json["incomplete_since"] is None
+    assert [row["status"] for row in logged.json] == ["exception"]
+
+
+def test_counts_that_lack_jobs_say_since_when() -> None:
+    text = as_text(replace(scene(), behind=AT))
+    assert "counts lack jobs since 10:30:12Z" in text

@@ -60,6 +60,7 @@ INDEXES: dict[str, set[str]] = {
     "history": {LOG_PKEY},
     "list_held": {HELD},
     "aggregate": {LOG_TIME},
+    "uncounted_since": {LOG_TIME},
 }
 """Of each statement the indexes by which it may reach the queue table and the log."""
 
@@ -105,7 +106,11 @@ HISTORIES = {
 """What happens to the tables, and what can be said then of the moment of their statistics."""
 
 
-EXCUSED = {("never", "aggregate"), ("when empty", "aggregate")}
+EXCUSED = {
+    (moment, name)
+    for moment in ("never", "when empty")
+    for name in ("aggregate", "uncounted_since")
+}
 """Of a log without statistics a BRIN index promises nothing; autovacuum soon takes some."""
 
 FLOOR = ("entrypoint =", "priority =", "ROW(execute_after, id) >")

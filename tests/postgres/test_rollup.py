@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,15 @@ from holdfast.lifecycle import TRANSITIONS, Verb
 from holdfast.models import NewJob
 from holdfast.settings import Names
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
-from holdfast.stores.postgres.render import statements
+from holdfast.stores.postgres.render import MOST_UNCOUNTED, statements
 from holdfast.stores.postgres.rollup import StatisticsRollup
 from holdfast.stores.postgres.runner import Runner
 from tests.conformance.rig import WANT, change
 from tests.postgres import tables
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from holdfast.stores.postgres.store import PostgresStore
     from tests.servers import Database
 
@@ -210,3 +213,53 @@ async def test_rows_of_a_savepoint_are_counted(pg: Database) -> None:
             async with connection.transaction():
                 await settle(store, 3)
         assert await count_all(connection, store) == 3
+
+
+@asynccontextmanager
+async def holding_back(dsn: str) -> AsyncIterator[None]:
+    """Somebody writes in a transaction that stays open, so nothing after it is counted."""
+    async with tables.session(dsn) as other, other.transaction():
+        await other.execute("select pg_current_xact_id()")
+        yield
+
+
+async def test_uncounted_rows_are_seen_while_a_transaction_is_open(pg: Database) -> None:
+    async with tables.installed(pg.dsn) as (connection, store):
+        await settle(store, 2)
+        assert await count_all(connection, store) == 2
+        async with holding_back(pg.dsn):
+            await settle(store, 3)
+            await store.jobs.aggregate()
+            assert await count(connection) == 2
+            seen = await store.jobs.statistics(since=timedelta(hours=1), limit=100)
+            assert sum(each.count for each in seen) == 5
+            assert sum((each.busy for each in seen), timedelta(0)) > timedelta(0)
+            assert await store.jobs.uncounted_since() is None
+        assert await count_all(connection, store) == 5
+        after = await store.jobs.statistics(since=timedelta(hours=1), limit=100)
+        assert [(each.bucket, each.count, each.busy) for each in after] == [
+            (each.bucket, each.count, each.busy) for each in seen
+        ]
+
+
+async def test_a_count_that_lacks_rows_says_since_when(pg: Database) -> None:
+    async with tables.installed(pg.dsn) as (connection, store), holding_back(pg.dsn):
+        await connection.execute(
+            "insert into holdfast_log"
+            " (job_id, status, entrypoint, priority, attempt, recoveries)"
+            " select n, 'successful', 'mail', 0, 1, 0 from generate_series(1, $1) n",
+            MOST_UNCOUNTED,
+        )
+        assert await store.jobs.uncounted_since() == await connection.fetchval(
+            "select min(created) from holdfast_log"
+        )
+        seen = await store.jobs.statistics(since=None, limit=100)
+        assert sum(each.count for each in seen) == MOST_UNCOUNTED
+
+
+async def test_restored_rows_are_not_seen_as_uncounted(pg: Database) -> None:
+    async with tables.installed(pg.dsn) as (connection, store):
+        await connection.execute(RESTORED)
+        await settle(store, 3)
+        seen = await store.jobs.statistics(since=None, limit=100)
+        assert sum(each.count for each in seen) == 3

@@ -67,7 +67,7 @@ MAY: dict[Role, frozenset[str]] = {
     | {"breaker_register", "breaker_write", "raise_priority", "pause", "resume"},
     Role.PRUNER: OPEN
     | {"prune", "uncounted"}
-    | {"clear_log", "clear_statistics", "aggregate", "statistics", "timings"}
+    | {"clear_log", "clear_statistics", "aggregate", "statistics", "timings", "uncounted_since"}
     | {"delete_expired", "retention_read", "retention_write"},
     Role.READER: LOOKING - CARRYING | READS_ONE_LEASE | OPEN | {"wake"},
 }

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Holdfast, NewJob, Status
+from holdfast import Holdfast, Job, NewJob, Status
 from holdfast.lifecycle import SPOKEN
+from tests.postgres import tables
 from tests.web import story
 from tests.web.conftest import VIEWER, Browser, opened
 
@@ -256,3 +257,28 @@ async def test_a_database_that_is_away_is_said_in_words(told: Told) -> None:
             answer = await browser.get("/")
         assert answer.status_code == 503
         assert "No contact with the database" in answer.text
+
+
+async def test_a_transaction_that_stays_open_hides_nothing_of_the_log(pg18: Database) -> None:
+    async with (
+        opened(pg18) as browser,
+        tables.session(pg18.dsn) as connection,
+        tables.session(pg18.dsn) as other,
+    ):
+        await browser.hf.install()
+        await browser.sign_in()
+
+        @browser.hf.entrypoint("broken")
+        async def broken(job: Job) -> None:
+            raise KeyError("lost")
+
+        async with other.transaction():
+            await other.execute("select pg_current_xact_id()")
+            await browser.hf.queries.enqueue("broken")
+            await browser.hf.run(mode="drain")
+            # As if the transaction had been open for an hour.
+            await connection.execute("update holdfast_log set created = now() - interval '1 hour'")
+            log = plain(await browser.text("/log?status=exception"))
+            failures = plain(await browser.text("/failures"))
+        assert "KeyError" in log
+        assert "Failures of the last 24 h: 1" in failures

@@ -141,6 +141,9 @@ def throughput(snapshot: Snapshot) -> Text:
         text.append("\nnow         ", style=_DIM)
         text.append(sparkline(snapshot.rates), style="green")
         text.append(f" {snapshot.rates[-1]:,.0f}/s", style="bold green")
+    if snapshot.behind:
+        since = f"\ncounts lack jobs since {snapshot.behind.astimezone(UTC):%H:%M:%SZ}"
+        text.append(f"{since}: an open transaction holds them back", style="yellow")
     return text
 
 

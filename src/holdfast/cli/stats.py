@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.text import Text
@@ -12,7 +12,7 @@ from rich.text import Text
 from holdfast.app import Holdfast
 from holdfast.cli.command import App, example
 from holdfast.cli.connect import on_holdfast, options_of
-from holdfast.cli.output import coloured, duration, line, print_json, spoken, table
+from holdfast.cli.output import coloured, duration, line, moment, print_json, spoken, table
 from holdfast.cli.pauses import pause_record, print_pauses
 from holdfast.cli.records import size_record, statistic_record
 from holdfast.cli.values import parse_duration
@@ -21,6 +21,14 @@ from holdfast.models import Pause, QueueSize, Statistic
 
 # More than any number of minutes, entrypoints and priorities that a queue has had.
 _EVERY_BUCKET = 2**31 - 1
+
+
+class _Seen(NamedTuple):
+    sizes: list[QueueSize]
+    statistics: list[Statistic]
+    behind: datetime | None
+    pauses: list[Pause]
+    now: datetime
 
 
 def register(app: App) -> None:
@@ -35,17 +43,21 @@ def stats(
     """Count the queue now, and what was done in the last hour."""
     span = parse_duration(last, "--last")
 
-    async def look(
-        holdfast: Holdfast,
-    ) -> tuple[list[QueueSize], list[Statistic], list[Pause], datetime]:
+    async def look(holdfast: Holdfast) -> _Seen:
         queries = holdfast.queries
         found = await queries.log_statistics(last=span, limit=_EVERY_BUCKET)
-        paused = await queries.list_pauses()
-        return await queries.queue_size(), found, paused, await queries.now()
+        return _Seen(
+            await queries.queue_size(),
+            found,
+            await queries.uncounted_since(),
+            await queries.list_pauses(),
+            await queries.now(),
+        )
 
-    sizes, statistics, paused, now = on_holdfast(options_of(ctx), look)
+    sizes, statistics, behind, paused, now = on_holdfast(options_of(ctx), look)
     if as_json:
         record = _stats_record(span, sizes, statistics)
+        record["incomplete_since"] = None if behind is None else behind.isoformat()
         print_json({**record, "pauses": [pause_record(each) for each in paused]})
         return
     _print_sizes(sizes)
@@ -54,6 +66,11 @@ def stats(
         print_pauses(paused, now)
     line()
     _print_statistics(span, statistics)
+    if behind:
+        line(
+            f"the counts lack jobs since {moment(behind, now)}: a transaction on the server that "
+            "is still open holds them back (pg_stat_activity, xact_start)"
+        )
 
 
 def _stats_record(

@@ -556,6 +556,14 @@ class Queries:
         await self._store.jobs.aggregate()
         return await self._store.jobs.statistics(since=since, limit=most)
 
+    async def uncounted_since(self) -> datetime | None:
+        """Return since when log_statistics() lacks rows, None while it has all.
+
+        A row is counted when no transaction of the server is older than it. Those that are not yet
+        counted are read from the log, up to a bound.
+        """
+        return await self._store.jobs.uncounted_since()
+
     async def timings(self, last: timedelta = timedelta(hours=1)) -> list[Timing]:
         """Return waiting and running times by entrypoint, for `histogram.percentile()`.
 
@@ -808,6 +816,7 @@ class SyncQueries:
     timings = _synchronous(Queries.timings)
     prune_log = _synchronous(Queries.prune_log)
     uncounted_log = _synchronous(Queries.uncounted_log)
+    uncounted_since = _synchronous(Queries.uncounted_since)
     retention = _synchronous(Queries.retention)
     set_retention = _synchronous(Queries.set_retention)
     delete_expired_log = _synchronous(Queries.delete_expired_log)

@@ -92,6 +92,8 @@ class Snapshot:
     """Jobs that ended in each of the last MINUTES, the running one last."""
     rates: tuple[float, ...] = ()
     """Jobs that ended a second between each look and the one before."""
+    behind: datetime | None = None
+    """Since when the counts above lack jobs, because a transaction holds back the statistics."""
 
 
 async def collect(
@@ -106,17 +108,19 @@ async def collect(
     statistics = await queries.log_statistics(last=MINUTES * _MINUTE, limit=_MOST_STATISTICS)
     at = await queries.now()
     minutes = _minutes(statistics, at)
+    behind = await queries.uncounted_since()
     return Snapshot(
         at=at,
         entrypoints=_entrypoints(
             await queries.queue_size(), await queries.oldest_waiting(), statistics
         ),
         running=_running(await queries.list_running_jobs(limit=_RUNNING)),
-        failures=await _failures(hf, statistics, at, tracebacks=tracebacks),
+        failures=await _failures(hf, _window(statistics, at, behind), tracebacks=tracebacks),
         workers=await _workers(hf),
         schedules=await _schedules(hf),
         minutes=minutes,
         rates=_rates(minutes, at, before),
+        behind=behind,
     )
 
 
@@ -154,7 +158,7 @@ def _running(jobs: Sequence[Job]) -> tuple[RunningRow, ...]:
 
 
 async def _failures(
-    hf: Holdfast, statistics: Sequence[Statistic], at: datetime, *, tracebacks: bool
+    hf: Holdfast, window: timedelta | None, *, tracebacks: bool
 ) -> tuple[FailureRow, ...]:
     held = await hf.queries.list_failed_jobs(limit=_FAILURES)
     found = [
@@ -162,7 +166,6 @@ async def _failures(
         for job in held
         if job.held_at
     ]
-    window = _window(statistics, at)
     if window is not None:
         entries = await hf.queries.queue_log(status=Status.EXCEPTION, limit=_FAILURES, last=window)
         found += [
@@ -186,16 +189,23 @@ async def _traceback(hf: Holdfast, row: FailureRow) -> str | None:
     return None if text is None else str(text)
 
 
-def _window(statistics: Sequence[Statistic], at: datetime) -> timedelta | None:
-    """How far back the log must be read for enough exceptions: a whole log has no index for it."""
+def _window(
+    statistics: Sequence[Statistic], at: datetime, behind: datetime | None
+) -> timedelta | None:
+    """How far back the log must be read for enough exceptions: a whole log has no index for it.
+
+    What the counts lack may hold exceptions as well; of that the last minute is always read.
+    """
     seen, reached = 0, None
     for counted in statistics:
         if seen >= _FAILURES and counted.bucket != reached:
             break
         if counted.status is Status.EXCEPTION:
             seen, reached = seen + counted.count, counted.bucket
+    if reached is None:
+        return None if behind is None else _MINUTE
     # A minute more, because the clock has moved on since.
-    return None if reached is None else at - reached + _MINUTE
+    return at - reached + _MINUTE
 
 
 def _error(entry: LogEntry) -> str:

@@ -309,7 +309,10 @@ class MemoryJobs:
 
     async def statistics(self, *, since: timedelta | None, limit: int) -> list[Statistic]:
         after = None if since is None else self._state.now() - since
-        return self._statistics.newest(after, limit)
+        return self._statistics.with_uncounted(self._state.log).newest(after, limit)
+
+    async def uncounted_since(self) -> datetime | None:
+        return None
 
     async def timings(self, since: timedelta) -> list[Timing]:
         return self._statistics.timings(self._state.now() - since)

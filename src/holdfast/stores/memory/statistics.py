@@ -34,6 +34,13 @@ class Statistics:
             self._counted_up_to = entry.id
         return len(fresh)
 
+    def with_uncounted(self, log: Sequence[LogEntry]) -> Statistics:
+        """A copy that has counted all of the log."""
+        copy = Statistics()
+        copy._buckets, copy._counted_up_to = dict(self._buckets), self._counted_up_to
+        copy.count(log)
+        return copy
+
     def has_counted(self, entry: LogEntry) -> bool:
         return entry.id <= self._counted_up_to
 

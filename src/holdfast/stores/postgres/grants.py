@@ -99,7 +99,8 @@ _COUNT = (
 _LOOK = _grants(
     "select",
     **dict.fromkeys(
-        ("leases", "log", "statistics", "schedules", "workers", "breakers", "retention"), _ALL
+        ("leases", "log", "counted", "statistics", "schedules", "workers", "breakers", "retention"),
+        _ALL,
     ),
     pauses=_ALL,
     acts=_ALL,
@@ -199,6 +200,7 @@ _PURPOSES: Mapping[Role, tuple[str, ...]] = {
         *("get", "list_held", "list_running", "browse", "size", "oldest", "history", "log", "ids"),
         *(
             "statistics",
+            "uncounted_since",
             "timings",
             "requeue_preview",
             "doctor_server",

@@ -317,6 +317,10 @@ class PostgresJobs:
         found = await self._runner.run("statistics", since=since, limit=limit)
         return [rows.statistic(row) for row in found]
 
+    async def uncounted_since(self) -> datetime | None:
+        [[since]] = await self._runner.run("uncounted_since")
+        return since if isinstance(since, datetime) else None
+
     async def timings(self, since: timedelta) -> list[Timing]:
         found = await self._runner.run("timings", since=since)
         # Positions rise from 0 without a gap.

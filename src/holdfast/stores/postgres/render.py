@@ -70,6 +70,35 @@ A start in the future says nothing, since the clock was set back after it. A clo
 has nothing to do with the server's.
 """
 
+UNCOUNTED = """select date_bin('1 minute', l.created, timestamptz '2000-01-01 00:00 UTC') as bucket,
+               l.entrypoint, l.priority, l.status, l.created,
+               coalesce(l.created - l.claimed_at, interval '0') as busy
+        from {log} l
+        where l.tx >= (select case when c.tx <= s.newest then c.tx else
+                           s.newest - ((s.newest - c.xmin::text::bigint) & 4294967295) + 1 end
+                       from {counted} c, ({newest}) s)
+          and l.tx <= (select s.newest from ({newest}) s)
+          and ((l.xmin::text::bigint - l.tx) & 4294967295) < 2147483648
+        limit (select {most})"""
+"""Log rows that the statistics do not have yet; no more than `most`, so that a look stays short.
+
+They are those at or above the mark, in the snapshot of the statement itself, so each row is in the
+statistics or here. aggregate.sql says what the conditions mean after a restore. The limit is a
+subquery because the planner would choose a scan of the whole log for a number that it knows.
+"""
+
+_NEWEST_TX = (
+    "select greatest(pg_snapshot_xmax(pg_current_snapshot())::text::bigint, "
+    "pg_current_xact_id_if_assigned()::text::bigint) as newest"
+)
+
+MOST_UNCOUNTED = 50_000
+
+_COUNTS = """select bucket, entrypoint, priority, status, count, busy from {statistics}
+      union all
+      select bucket, entrypoint, priority, status, 1, busy from ({uncounted}) u"""
+"""What was counted, and what is still to be."""
+
 _PLACE = f"width_bucket(j.id, {IDS})"
 
 
@@ -266,6 +295,9 @@ class Statements(dict[str, Statement]):
 
     def __init__(self, names: Names) -> None:
         self.binding = Binding(names)
+        uncounted = UNCOUNTED.format(
+            **self.binding.relations, newest=_NEWEST_TX, most=MOST_UNCOUNTED
+        )
         self._common = {
             **self.binding.relations,
             "columns": ", ".join(f"j.{column}" for column in JOB_COLUMNS),
@@ -290,6 +322,9 @@ class Statements(dict[str, Statement]):
             "waiting": self.binding.is_in(TRANSITIONS[Verb.CLAIM].sources),
             "listed": LISTED,
             "chosen": CHOSEN,
+            "uncounted": uncounted,
+            "most_uncounted": str(MOST_UNCOUNTED),
+            "counts": _COUNTS.format(**self.binding.relations, uncounted=uncounted),
         }
         self.update((statement.name, statement) for statement in self._render_all())
 
@@ -327,6 +362,7 @@ class Statements(dict[str, Statement]):
             "timings",
             "prune",
             "uncounted",
+            "uncounted_since",
             "delete_expired",
             "retention_read",
             "retention_write",
