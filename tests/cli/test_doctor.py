@@ -13,6 +13,8 @@ import pytest
 from holdfast import Holdfast, Job, NewJob
 from holdfast.models import WorkerInfo
 from holdfast.monitor.doctor.server import Server, judge
+from holdfast.monitor.doctor.tables import Log, Table, judge_log, judge_table
+from holdfast.settings import Retention
 from tests.cli.command_line import inside
 
 if TYPE_CHECKING:
@@ -53,6 +55,48 @@ WELL = Server(
 def test_what_the_server_says_is_judged(ill: dict[str, Any], check: str) -> None:
     assert list(judge(WELL, NOW)) == []
     assert [each.check for each in judge(replace(WELL, **ill), NOW)] == [check]
+
+
+TABLE = Table(1000, 10, NOW, 0, 0, 0, (), (), autovacuum=True, vacuum_from=70, now=NOW)
+LOG = Log(2**30, NOW - timedelta(days=80), 1_000_000, 1000, Retention(), NOW)
+KEPT = Retention(None, None)
+
+
+@pytest.mark.parametrize(
+    ("ill", "check"),
+    [
+        ({"autovacuum": False}, "autovacuum"),
+        ({"dead": 600_000}, "dead_rows"),
+        ({"dead": 20_000, "vacuumed": NOW - timedelta(hours=1)}, "autovacuum_lag"),
+        ({"dead": 20_000, "vacuumed": None}, "autovacuum_lag"),
+        ({"index_bytes": 2**30}, "index_bloat"),
+    ],
+)
+def test_what_the_server_says_of_the_table_is_judged(ill: dict[str, Any], check: str) -> None:
+    assert list(judge_table("holdfast", TABLE)) == []
+    # A worker or autovacuum has just been there: what is left is kept by a transaction.
+    assert list(judge_table("holdfast", replace(TABLE, dead=20_000))) == []
+    assert [each.check for each in judge_table("holdfast", replace(TABLE, **ill))] == [check]
+
+
+@pytest.mark.parametrize(
+    ("ill", "check"),
+    [
+        ({"retention": KEPT, "bytes": 2**31}, "retention"),
+        ({"bytes": 30 * 2**30}, "log_size"),
+        ({"oldest": NOW - timedelta(days=92)}, "retention_overdue"),
+    ],
+)
+def test_the_growth_of_the_log_is_judged(ill: dict[str, Any], check: str) -> None:
+    assert list(judge_log(LOG)) == []
+    assert list(judge_log(replace(LOG, oldest=None, bytes=0, rows=0))) == []
+    [found] = judge_log(replace(LOG, **ill))
+    assert found.check == check
+
+
+def test_a_growing_log_says_how_much_it_is_a_day() -> None:
+    [found] = judge_log(replace(LOG, retention=KEPT, bytes=2**31, last_hour=1_000_000))
+    assert found.finding == "log rows are kept for ever: 2.0 GiB now, and 48.0 GiB more a day"
 
 
 async def _install(dsn: str) -> None:
@@ -116,6 +160,16 @@ def _silent(dsn: str) -> None:
             2,
         ),
         (_sql("delete from holdfast_migrations where version > 2"), "schema", 2),
+        (_sql("alter table holdfast set (autovacuum_enabled = off)"), "autovacuum", 1),
+        (
+            _sql(
+                "insert into holdfast_log (job_id, status, entrypoint, priority, attempt,"
+                " recoveries, created)"
+                " values (1, 'successful', 'mail', 0, 0, 0, now() - interval '100 days')"
+            ),
+            "retention_overdue",
+            1,
+        ),
         (lambda dsn: asyncio.run(_enqueue(dsn)), "no_worker", 2),
         (_held_long_ago, "held", 1),
         (_silent, "worker_silent", 1),
@@ -150,3 +204,36 @@ def test_the_doctor_prints_findings_and_what_fixes_them(pg: Database) -> None:
     assert told.code == 2
     assert "jobs of send_mial wait and no live worker serves it" in told.out
     assert "holdfast explain --entrypoint send_mial" in told.out
+
+
+def test_a_plan_that_does_not_walk_the_index_is_found(pg: Database) -> None:
+    asyncio.run(_install(pg.dsn))
+    _sql(
+        "insert into holdfast (entrypoint) select 'mail' from generate_series(1, 21000);"
+        " analyze holdfast; select pg_stat_force_next_flush()"
+    )(pg.dsn)
+    separator = "%20" if "options=" in pg.dsn else "?options="
+    worse = f"{pg.dsn}{separator}-cenable_indexscan%3Doff%20-cenable_bitmapscan%3Doff"
+    checks = [each["check"] for each in inside("doctor", "--json", "--dsn", pg.dsn).json]
+    assert "claim_plan" not in checks
+    found = {each["check"]: each for each in inside("doctor", "--json", "--dsn", worse).json}
+    assert "instead of walking index holdfast_ready" in found["claim_plan"]["finding"]
+
+
+def test_a_role_that_lacks_what_a_new_version_needs_is_found(pg: Database) -> None:
+    asyncio.run(_install(pg.dsn))
+    names = {kind: f"{pg.schema}_{kind}" for kind in ("worker", "producer", "reader", "operator")}
+    roles = [word for kind, name in names.items() for word in (f"--{kind}", name)]
+    roles += ["--pruner", names["worker"]]
+    assert inside("sql", "grants", *roles, "--apply", "--dsn", pg.dsn).code == 0
+    try:
+        assert "grants" not in inside("doctor", "--json", "--dsn", pg.dsn).out
+        _sql(f"revoke insert on holdfast_results from {names['worker']}")(pg.dsn)
+        found = [each for each in inside("doctor", "--json", "--dsn", pg.dsn).json]
+        [lacks] = [each for each in found if each["check"] == "grants"]
+        assert lacks["severity"] == "error"
+        assert f"role {names['worker']} is used as the worker and lacks insert" in lacks["finding"]
+        assert "holdfast_results" in lacks["finding"]
+        assert lacks["command"] == f"holdfast sql grants --worker {names['worker']} --apply"
+    finally:
+        _sql("".join(f"drop owned by {name}; drop role {name};" for name in names.values()))(pg.dsn)

@@ -37,6 +37,8 @@ OPEN = frozenset(
     {
         "doctor_server",
         "doctor_tables",
+        "doctor_roles",
+        "doctor_lacking",
         "now",
         "dead_rows",
         "sees_payloads",
@@ -75,6 +77,7 @@ MAY: dict[Role, frozenset[str]] = {
 MAY[Role.PRODUCER] |= {"page_reach", "page_newer", "page_key"}
 MAY[Role.WORKER] -= {"page_log"}
 MAY[Role.PRUNER] |= {
+    "doctor_log",
     "page_waits",
     "page_rates",
     "page_rates_of",

@@ -35,7 +35,7 @@ def doctor(
 
     async def work() -> list[Finding]:
         async with open_holdfast(options, verify=False) as holdfast:
-            return await examine(holdfast)
+            return await examine(holdfast.store)
 
     found = run_async(work)
     if as_json:

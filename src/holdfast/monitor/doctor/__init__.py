@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.errors import InvalidInput
 from holdfast.monitor.doctor.finding import Finding, Severity
 from holdfast.monitor.doctor.fleet import check_fleet, check_listen
+from holdfast.monitor.doctor.grants import check_grants
 from holdfast.monitor.doctor.server import check_server
 from holdfast.monitor.doctor.tables import check_schema, check_tables
+from holdfast.ports import Store
 from holdfast.stores.postgres.store import PostgresStore
-
-if TYPE_CHECKING:
-    from holdfast.app import Holdfast
 
 __all__ = ["Finding", "Severity", "examine"]
 
 
-async def examine(hf: Holdfast) -> list[Finding]:
-    """Return what is wrong, the worst first."""
-    store = hf.store
+async def examine(store: Store, *, listens: bool = True) -> list[Finding]:
+    """Return what is wrong, the worst first.
+
+    `listens` also sends a NOTIFY and waits for it, for which a store needs a connection to spare.
+    """
     if not isinstance(store, PostgresStore):
         raise InvalidInput("the in-memory store has no server that could be examined")
     found = await check_server(store)
@@ -28,8 +27,10 @@ async def examine(hf: Holdfast) -> list[Finding]:
         # The other checks read tables that may not be there.
         return _worst_first([*schema, *found])
     found += await check_tables(store)
-    found += await check_fleet(hf)
-    found += await check_listen(store)
+    found += await check_grants(store)
+    found += await check_fleet(store)
+    if listens:
+        found += await check_listen(store)
     return _worst_first(found)
 
 

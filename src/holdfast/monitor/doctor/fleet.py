@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from holdfast.client.queries import Queries
 from holdfast.models import HeldFilter
 from holdfast.monitor.doctor.finding import Finding, error, warning
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import datetime
 
-    from holdfast.app import Holdfast
     from holdfast.models import WorkerInfo
     from holdfast.stores.postgres.store import PostgresStore
 
@@ -23,8 +23,8 @@ _SILENT = timedelta(seconds=30)
 _LISTEN_SECONDS = 5.0
 
 
-async def check_fleet(hf: Holdfast) -> list[Finding]:
-    queries = hf.queries
+async def check_fleet(store: PostgresStore) -> list[Finding]:
+    queries = Queries(store)
     now, workers = await queries.now(), await queries.list_workers()
     found = list(_workers(workers, now))
     served = {name for worker in _alive(workers, now) for name in worker.entrypoints}

@@ -1,22 +1,68 @@
-"""Holdfast's tables: schema, indexes, dead rows, size of the log."""
+"""Holdfast's tables: schema, indexes, the plan of a claim, dead rows, and the log."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import SchemaError
 from holdfast.monitor.doctor.finding import Finding, error, warning
+from holdfast.settings import Retention
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from holdfast.stores.postgres.store import PostgresStore
 
 _INDEXES = ("ready", "dedupe_key", "held", "recovered")
+_READY = "ready"
 _MANY_DEAD = 500_000
 _DEAD_SHARE = 5
+_LATE_VACUUM = timedelta(minutes=15)
+_FEWEST_LATE = 10_000
+"""Dead rows that are worth a word."""
 _BLOATED_INDEXES = 256 * 2**20
+_PLANNED_FROM = 20_000
+"""A scan of fewer rows than this can be the best plan."""
 _LARGE_LOG = 20 * 2**30
+_LARGE_KEPT_LOG = 2**30
+_OVERDUE = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What the server says of the table of jobs, and of the size of the log."""
+
+    live: int
+    dead: int
+    vacuumed: datetime | None
+    log_bytes: int
+    index_bytes: int
+    table_bytes: int
+    valid_indexes: Sequence[str]
+    invalid_indexes: Sequence[str]
+    autovacuum: bool
+    vacuum_from: int
+    """Autovacuum comes when there are so many dead rows."""
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """How large the log is, and how it grows."""
+
+    bytes: int
+    oldest: datetime | None
+    rows: int
+    last_hour: int
+    retention: Retention
+    now: datetime
+
+    @property
+    def bytes_a_day(self) -> float:
+        """At the rate of the last hour."""
+        return 24 * self.last_hour * self.bytes / max(self.rows, 1)
 
 
 async def check_schema(store: PostgresStore) -> list[Finding]:
@@ -28,35 +74,117 @@ async def check_schema(store: PostgresStore) -> list[Finding]:
 
 
 async def check_tables(store: PostgresStore) -> list[Finding]:
-    table = store.names.table()
-    [row] = await store.examine("doctor_tables", table=table, log=store.names.table("_log"))
-    live, dead, _, log_bytes, index_bytes, table_bytes, valid, invalid = row
-    found = list(_indexes(store.names.prefix, valid, invalid))
-    if dead > _MANY_DEAD and dead > _DEAD_SHARE * live:
-        found.append(
-            warning("dead_rows", f"{table} has {dead:,} dead rows", f'psql -c "vacuum {table}"')
-        )
-    if index_bytes > max(_BLOATED_INDEXES, 3 * table_bytes):
-        found.append(
-            warning(
-                "index_bloat",
-                f"the indexes of {table} take {index_bytes / 2**20:,.0f} MiB",
-                f'psql -c "reindex table concurrently {table}"',
-            )
-        )
-    if log_bytes > _LARGE_LOG:
-        found.append(
-            warning(
-                "log_size",
-                f"the log takes {log_bytes / 2**30:,.0f} GiB",
-                "holdfast prune --older-than 30d",
-            )
-        )
+    names = store.names
+    [row] = await store.examine("doctor_tables", table=names.table(), log=names.table("_log"))
+    table = Table(*row)
+    found = list(_indexes(names.prefix, table))
+    if not found:
+        found += await _check_plan(store, table)
+    found += judge_table(names.table(), table)
+    [[oldest, rows, last_hour]] = await store.examine("doctor_log", log=names.table("_log"))
+    retention = await store.upkeep.retention()
+    found += judge_log(Log(table.log_bytes, oldest, rows, last_hour, retention, table.now))
     return found
 
 
-def _indexes(prefix: str, valid: list[str], invalid: list[str]) -> Iterator[Finding]:
-    for index in invalid:
+def judge_table(name: str, table: Table) -> Iterator[Finding]:
+    """Dead rows, and who should have removed them."""
+    if not table.autovacuum:
+        yield warning(
+            "autovacuum",
+            f"autovacuum is off for {name}: dead rows stay where no worker may vacuum",
+            f'psql -c "alter table {name} reset (autovacuum_enabled)"',
+        )
+    if table.dead > _MANY_DEAD and table.dead > _DEAD_SHARE * table.live:
+        yield warning(
+            "dead_rows", f"{name} has {table.dead:,} dead rows", f'psql -c "vacuum {name}"'
+        )
+    elif table.dead > max(2 * table.vacuum_from, _FEWEST_LATE) and _late(table):
+        since = "never" if table.vacuumed is None else f"last at {table.vacuumed:%Y-%m-%d %H:%MZ}"
+        yield warning(
+            "autovacuum_lag",
+            f"autovacuum lags: {name} has {table.dead:,} dead rows, was due for it at "
+            f"{table.vacuum_from:,}, and was vacuumed {since}",
+            f'psql -c "vacuum {name}"',
+        )
+    if table.index_bytes > max(_BLOATED_INDEXES, 3 * table.table_bytes):
+        yield warning(
+            "index_bloat",
+            f"the indexes of {name} take {table.index_bytes / 2**20:,.0f} MiB",
+            f'psql -c "reindex table concurrently {name}"',
+        )
+
+
+def _late(table: Table) -> bool:
+    return table.vacuumed is None or table.now - table.vacuumed > _LATE_VACUUM
+
+
+def judge_log(log: Log) -> Iterator[Finding]:
+    """Its size, how long rows are kept, and whether anybody deletes those whose time is over."""
+    kept = (log.retention.succeeded, log.retention.others)
+    if None in kept and log.bytes > _LARGE_KEPT_LOG:
+        yield warning(
+            "retention",
+            f"log rows are kept for ever: {_gib(log.bytes)} now, "
+            f"and {_gib(log.bytes_a_day)} more a day",
+            "holdfast retention set --successful 30d --others 90d",
+        )
+    elif log.bytes > _LARGE_LOG:
+        yield warning(
+            "log_size",
+            f"the log takes {_gib(log.bytes)} and grows by {_gib(log.bytes_a_day)} a day",
+            "holdfast retention set --successful 7d",
+        )
+    longest = max((each for each in kept if each is not None), default=None)
+    if longest is None or None in kept or log.oldest is None:
+        return
+    if log.now - log.oldest > longest + _OVERDUE:
+        yield warning(
+            "retention_overdue",
+            f"the oldest log row is of {log.oldest:%Y-%m-%d}, and rows are kept for "
+            f"{longest.days} days: no worker may delete them, or none runs",
+            "holdfast retention apply",
+        )
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:,.1f} GiB"
+
+
+async def _check_plan(store: PostgresStore, table: Table) -> list[Finding]:
+    """A plan that walks the backlog makes every claim slower with every job that waits."""
+    if table.live < _PLANNED_FROM:
+        return []
+    ready = f"{store.names.prefix}_{_READY}"
+    used = set(_indexes_of(await store.plan("doctor_plan", entrypoint="")))
+    if used == {ready}:
+        return []
+    instead = f"uses {', '.join(sorted(used))}" if used else "scans the table"
+    return [
+        error(
+            "claim_plan",
+            f"a claim {instead} instead of walking index {ready}",
+            f'psql -c "analyze {store.names.table()}" -c "show enable_indexscan"',
+        )
+    ]
+
+
+def _indexes_of(plan: Any) -> Iterator[str]:
+    """The indexes that a plan uses, as EXPLAIN names them; a sort of rows counts as another."""
+    match plan:
+        case list():
+            for each in plan:
+                yield from _indexes_of(each)
+        case dict():
+            if plan.get("Node Type") in ("Sort", "Seq Scan"):
+                yield f"a {plan['Node Type'].lower()}"
+            if "Index Name" in plan:
+                yield plan["Index Name"]
+            yield from _indexes_of([plan.get("Plan", []), plan.get("Plans", [])])
+
+
+def _indexes(prefix: str, table: Table) -> Iterator[Finding]:
+    for index in table.invalid_indexes:
         yield error(
             "index_invalid",
             f"index {index} is not valid: it is written and not used",
@@ -64,7 +192,7 @@ def _indexes(prefix: str, valid: list[str], invalid: list[str]) -> Iterator[Find
         )
     for name in _INDEXES:
         index = f"{prefix}_{name}"
-        if index not in valid and index not in invalid:
+        if index not in table.valid_indexes and index not in table.invalid_indexes:
             yield error(
                 "index_missing",
                 f"index {index} is missing: claims scan the backlog",

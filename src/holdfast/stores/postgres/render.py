@@ -399,6 +399,9 @@ class Statements(dict[str, Statement]):
             "acts",
             "doctor_server",
             "doctor_tables",
+            "doctor_log",
+            "doctor_roles",
+            "doctor_lacking",
         ]
         return [
             *(self._fill(file, file) for file in (*plain, *PAGES)),
@@ -419,6 +422,7 @@ class Statements(dict[str, Statement]):
             self._of_claimable("raise_priority"),
             self._of_claimable("explain_job"),
             self._of_claimable("explain_first"),
+            self._of_claimable("doctor_plan"),
             self._recover(),
             self._requeue(),
             self._fill(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import DatabaseError
 from holdfast.models import JobId
@@ -85,6 +86,12 @@ class PostgresStore:
         """Run a statement of the doctor."""
         runner = Runner(self.driver, statements(self.names), self._clock)
         return await runner.run(statement, **values)
+
+    async def plan(self, statement: str, **values: object) -> Any:
+        """Ask how the server would run a statement of the doctor; it is not run."""
+        query = statements(self.names)[statement].query(values)
+        [[found]] = await self.driver.fetch(f"explain (format json) {query.text}", query.args)
+        return json.loads(found) if isinstance(found, str) else found
 
     def fork(self, role: str) -> PostgresStore:
         return self.over(self.driver.fork(role))

@@ -1,0 +1,13 @@
+-- doctor_roles($1 tables)
+select distinct r.rolname::text
+from pg_class c
+cross join lateral (
+    select a.grantee from aclexplode(c.relacl) a
+    union all
+    select a.grantee from pg_attribute t cross join lateral aclexplode(t.attacl) a
+    where t.attrelid = c.oid and t.attacl is not null
+) g
+join pg_roles r on r.oid = g.grantee
+where c.oid = any($1::text[]::regclass[]) and not r.rolsuper and r.oid <> c.relowner
+order by 1
+limit 100
