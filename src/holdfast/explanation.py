@@ -229,7 +229,7 @@ def _no_worker(facts: Facts) -> Explanation | None:
     known = sorted({served for worker in alive for served in worker.entrypoints})
     near = list(_nearest(name, known))
     meant = f" Names like it: {', '.join(near)}." if near else ""
-    command = f"holdfast move {facts.job_id} --to {near[0]}" if near else None
+    command = f"holdfast move {facts.job_id} --to {near[0]}" if near else "holdfast workers"
     return Explanation(
         Code.NO_WORKER,
         f"No live worker serves {name}.{meant}",

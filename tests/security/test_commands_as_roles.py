@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import psycopg
 import pytest
 
@@ -23,6 +24,7 @@ from holdfast import (
 from holdfast.monitor import snapshot as dashboard_snapshot
 from holdfast.settings import Names
 from holdfast.stores.postgres.grants import Role, grants_sql
+from holdfast.web import app
 from tests import servers
 from tests.cli.command_line import Done, inside
 from tests.security.roles import granted
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
     from tests.security.roles import Roles
     from tests.servers import SharedServers
+
+WEB_TOKEN = "token-of-a-reader-s-page"  # noqa: S105 - opens a page that lives for a test
 
 LOOKS = (
     *(("failed",), ("log",), ("stats",), ("workers",), ("schedules", "list"), ("breaker", "list")),
@@ -99,6 +103,19 @@ async def test_a_reader_collects_what_the_dashboard_shows(past: Roles) -> None:
     held = next(row for row in snapshot.entrypoints if row.name == "held")
     assert held.failed == 2
     assert [row.name for row in snapshot.schedules] == ["nightly"]
+
+
+async def test_a_reader_opens_every_page(past: Roles) -> None:
+    async with Holdfast.connect(past.dsn(Role.READER)) as hf:
+        web = app(hf, auth=WEB_TOKEN)
+        transport = httpx.ASGITransport(app=web)
+        async with httpx.AsyncClient(transport=transport, base_url="http://queue.test") as client:
+            await client.get(f"/?token={WEB_TOKEN}")
+            for page in web.site.pages:
+                answer = await client.get(page.path.replace("{id:int}", "1"))
+                assert answer.status_code == 200, (page.name, answer.text)
+                assert "could not look" not in answer.text
+        await web.aclose()
 
 
 def test_statistics_inside_a_readers_transaction_leave_it_usable(past: Roles) -> None:

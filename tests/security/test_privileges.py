@@ -42,6 +42,7 @@ OPEN = frozenset(
         "now",
         "dead_rows",
         "sees_payloads",
+        "sees_results",
         "page_open",
         "page_system",
         "page_server",

@@ -7,6 +7,7 @@ import re
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from holdfast import Holdfast, Job, NewJob, Status
@@ -282,3 +283,62 @@ async def test_a_transaction_that_stays_open_hides_nothing_of_the_log(pg18: Data
             failures = plain(await browser.text("/failures"))
         assert "KeyError" in log
         assert "Failures of the last 24 h: 1" in failures
+
+
+async def test_what_the_doctor_found_is_on_the_page(browser: Browser) -> None:
+    overview = plain(await browser.text("/"))
+    # The servers of the tests are thrown away, and so they run without fsync.
+    assert "Fsync is off A crash of the machine can lose or damage jobs. Doctor" in overview
+    system = plain(await browser.text("/system"))
+    assert "Error: fsync is off: a crash of the machine" in system
+    assert 'psql -c "alter system set fsync = on"' in html_text(await browser.text("/system"))
+    # What the page tells in words of its own is not told twice.
+    assert overview.count("render_invoice_v2 has no worker") == 1
+
+
+def html_text(html: str) -> str:
+    return html.replace("&#34;", '"')
+
+
+async def test_a_result_is_shown_and_its_secrets_are_masked(pg18: Database) -> None:
+    async with opened(pg18) as browser:
+        hf = browser.hf
+        await hf.install()
+
+        @hf.task(name="render", store_result=True)
+        async def render() -> dict[str, object]:
+            return {"pages": 41, "token": "s3cret", "url": "<b>x</b>"}
+
+        handle = await render.enqueue()
+        await hf.run(mode="drain", signals=False)
+        await browser.sign_in()
+        page = await browser.text(f"/jobs/{handle.id}")
+        assert "41" in plain(page)
+        assert "s3cret" not in page
+        assert "<b>x</b>" not in page
+        browser.client.cookies.clear()
+        await browser.sign_in(VIEWER)
+        page = plain(await browser.text(f"/jobs/{handle.id}"))
+        assert "Result" in page
+        assert "41" not in page.partition("Result")[2].partition("Payload")[0]
+
+
+PROGRESS = """
+insert into holdfast_progress (job_id, fraction, message, updated)
+select id, 0.45, 'page <4> of 9', now() from holdfast where status = 'picked' limit 1
+returning job_id
+"""
+
+
+async def test_progress_is_on_the_job_page_and_in_the_list_of_what_runs(told: Told) -> None:
+    with psycopg.connect(told.database.dsn, autocommit=True) as connection:
+        [[job_id]] = connection.execute(PROGRESS.encode()).fetchall()
+        try:
+            async with opened(told.database) as browser:
+                await browser.sign_in()
+                for path in (f"/jobs/{job_id}", "/jobs?status=running"):
+                    page = await browser.text(path)
+                    assert "45 %" in page, path
+                    assert "page &lt;4&gt; of 9" in page, path
+        finally:
+            connection.execute(b"delete from holdfast_progress")

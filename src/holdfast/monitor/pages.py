@@ -11,7 +11,7 @@ from hashlib import blake2b
 from holdfast.breaker import Breaker
 from holdfast.histogram import Histogram
 from holdfast.lifecycle import Status
-from holdfast.models import LogEntry, Pause, Schedule, WorkerInfo
+from holdfast.models import LogEntry, Pause, Progress, Schedule, WorkerInfo
 from holdfast.monitor.fingerprint import pattern, split
 from holdfast.monitor.reader import Look
 from holdfast.settings import WorkerSettings
@@ -189,6 +189,12 @@ async def waits(look: Look, since: timedelta, width: timedelta) -> dict[datetime
         cells.extend([0] * (place + 1 - len(cells)))
         cells[place] += count
     return {at: tuple(cells) for at, cells in found.items()}
+
+
+async def progress(look: Look, ids: Sequence[int]) -> dict[int, Progress]:
+    """How far these jobs are, of those that say so."""
+    found = await look.run("progress", ids=list(ids)) if ids else ()
+    return {row[0]: Progress(row[1], row[2], row[3]) for row in found}
 
 
 async def counts(look: Look, entrypoint: str | None) -> Counts:

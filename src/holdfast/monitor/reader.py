@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.app import Holdfast
@@ -28,17 +29,26 @@ _MOST_RECENT = 200
 _BY_PRIVILEGE = frozenset({*READING, *LISTS})
 
 
+@dataclass(frozen=True, slots=True)
+class Privileges:
+    """What the user of the connection may see besides jobs themselves."""
+
+    payloads: bool
+    results: bool
+
+
 class Look:
     """Statements inside one read-only transaction."""
 
     def __init__(
-        self, runner: Runner, store: PostgresStore, recent: Recent, *, sees_payloads: bool
+        self, runner: Runner, store: PostgresStore, recent: Recent, sees: Privileges
     ) -> None:
         self._runner = runner
         self._recent = recent
         self.store = store
         """The ports inside the same transaction, for what is asked through them."""
-        self.sees_payloads = sees_payloads
+        self.sees_payloads = sees.payloads
+        self.sees_results = sees.results
         self.statements = 0
         """How many were sent, for the budget of the live stream."""
 
@@ -78,21 +88,22 @@ class PageReader:
         self._clock = clock
         self._of: PostgresStore | None = None
         self._store: PostgresStore | None = None
-        self._sees_payloads: bool | None = None
+        self._sees: Privileges | None = None
         self._recent: Recent = {}
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Look]:
         store = self._current()
-        if self._sees_payloads is None:
-            self._sees_payloads = await store.jobs.sees_payloads()
         names = store.names
+        if self._sees is None:
+            [[results]] = await store.examine("sees_results", table=names.table("_results"))
+            self._sees = Privileges(await store.jobs.sees_payloads(), results)
         async with store.driver.transaction() as tx:
             look = Look(
                 Runner(tx, statements(names), self._clock),
                 store.over(tx),
                 self._recent,
-                sees_payloads=self._sees_payloads,
+                self._sees,
             )
             await look.run("page_open", limit=f"{int(STATEMENT_SECONDS * 1000)}ms")
             # BEGIN and COMMIT are round trips as well.
@@ -108,7 +119,7 @@ class PageReader:
             )
         if self._store is None or self._of is not found:
             # An embedded server has another store once it is started.
-            self._of, self._store, self._sees_payloads = found, found.fork(self._role), None
+            self._of, self._store, self._sees = found, found.fork(self._role), None
         return self._store
 
     @property

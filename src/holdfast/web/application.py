@@ -177,6 +177,8 @@ class WebApp:
                 return RedirectResponse(f"{_base(request)}{_path(request)}", 303)
             site, who, address = self.site, _who(request), _address(request, page)
             try:
+                if page.examined:
+                    await site.checkup.refresh()
                 async with site.visit(who, address) as visit:
                     found = await page.load(visit)
             except HoldfastError as error:

@@ -13,6 +13,8 @@ from math import log10
 
 from markupsafe import Markup
 
+from holdfast.models import Progress
+
 _TOP = 8
 _LABELS = 20
 """Pixels above a plot, and below it for the labels of the time axis."""
@@ -200,6 +202,14 @@ def bar(part: float, whole: float, title: str) -> Markup:
         f'height="100%" rx="2"/><rect class="{"fg-full" if share >= 95 else "fg"}" '
         f'width="{share:.1f}%" height="100%" rx="2"/></svg>'
     )
+
+
+def far(progress: Progress) -> Markup:
+    """How far a job is: a bar, the share, and what its handler says."""
+    share = f"{progress.fraction:.0%}".replace("%", " %")
+    said = Markup(' <span class="quiet">{}</span>').format(progress.message or "")
+    drawn = bar(progress.fraction, 1.0, f"{share} done")
+    return Markup('<span class="far">{}<b>{}</b>{}</span>').format(drawn, share, said)
 
 
 def _open(kind: str, height: int, title: str, description: str) -> str:

@@ -296,5 +296,12 @@ def waited(found: Sequence[Row]) -> timedelta:
     return sum((row.at - row.since for row in found if row.claimed and row.since), timedelta(0))
 
 
+def waits(job: Job | None, now: datetime) -> timedelta:
+    """How long a queued job has waited since it was due."""
+    if job is None or job.claimed_at is not None or job.held_at is not None:
+        return timedelta(0)
+    return max(now - job.execute_after, timedelta(0))
+
+
 def ran(found: Sequence[Row]) -> timedelta:
     return sum((row.end - row.at for row in found if row.claimed), timedelta(0))

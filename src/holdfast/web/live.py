@@ -19,6 +19,7 @@ from holdfast.errors import ConnectionFailed, ConnectionLost, DatabaseError, Hol
 from holdfast.monitor.reader import Look
 from holdfast.repeated import RepeatedLog
 from holdfast.web.auth import Identity
+from holdfast.web.checkup import STATEMENTS
 from holdfast.web.visit import Address, Page
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ BUDGET = 14
 
 _COUNT_TICKS = 5
 """Between two counts of the log into the statistics, a few statements each."""
+_CHECKUP_TICKS = 60
+"""Between two looks of the doctor, for which a tick is spent."""
 _MOST_STREAMS = 500
 _STREAM_SECONDS = 600.0
 """Then a browser connects again, and shows once more who it is."""
@@ -157,6 +160,12 @@ class Live:
         topics = {stream.topic for stream in self._streams}
         self._sent = {topic: parts for topic, parts in self._sent.items() if topic in topics}
         self._read = {topic: tick for topic, tick in self._read.items() if topic in topics}
+        if self._ticks % _CHECKUP_TICKS == 0 and any(
+            self._pages[topic.address.page].examined for topic in topics
+        ):
+            await self._site.checkup.refresh()
+            self.statements += STATEMENTS
+            return
         async with self._site.live_reader.open() as look:
             for topic in sorted(topics, key=lambda topic: self._read.get(topic, 0)):
                 if look.statements >= BUDGET:

@@ -73,6 +73,12 @@ class Redaction:
         dump = _dump(data[:_HEX_BYTES]) if sees else MASK
         return Shown("hex", escape(dump), len(data), not sees, len(data) > _HEX_BYTES)
 
+    def result(self, text: str, who: Identity) -> Shown:
+        """What a job returned, as JSON."""
+        found = json.loads(text)
+        value, hidden = self._mask(found, who.acts or self._viewers_see_values)
+        return Shown("json", _pretty(value), len(text.encode()), hidden, len(text) > _LONGEST)
+
     def headers(
         self, found: Mapping[str, Any] | None, who: Identity
     ) -> list[tuple[str, str, bool]]:

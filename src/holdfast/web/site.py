@@ -13,6 +13,7 @@ from starlette.requests import Request
 from holdfast.app import Holdfast
 from holdfast.monitor.reader import Look, PageReader
 from holdfast.web.auth import SESSION_COOKIE, HostAuth, Identity, Login, host_identity
+from holdfast.web.checkup import Checkup
 from holdfast.web.errands import Errands
 from holdfast.web.redaction import Redaction
 from holdfast.web.visit import Address, Nav, Page, Visit
@@ -64,6 +65,7 @@ class Site:
         self.templates = templates()
         self.reader = PageReader(hf)
         self.live_reader = PageReader(hf, "web_live")
+        self.checkup = Checkup(self.reader)
         self.errands = Errands(hf)
 
     async def identify(self, connection: Request) -> Identity | None:

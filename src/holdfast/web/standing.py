@@ -50,16 +50,22 @@ def standing(job: Job, around: Surroundings, now: datetime) -> str:
             return _waiting(job, around, now)
 
 
+def short(worker: str | None) -> str:
+    """A worker without the mark that tells two with one host and pid apart."""
+    parts = (worker or "").split(":")
+    return ":".join(parts[:2]) if len(parts) == 3 else worker or ""
+
+
 def _leased(job: Job, around: Surroundings, now: datetime) -> str:
     if job.heartbeat is None or job.lease is None or job.claimed_at is None:
         return "its lease is incomplete"
     end = job.heartbeat + job.lease
     if end < now:
-        return f"{job.claimed_by} is silent, recovery is due"
+        return f"{short(job.claimed_by)} is silent, recovery is due"
     if job.claimed_by in around.silent:
         quiet = coarse(now - job.heartbeat)
-        return f"{job.claimed_by} is silent for {quiet}, recovery at {clock(end, now)}"
-    return f"on {job.claimed_by} for {coarse(now - job.claimed_at)}"
+        return f"{short(job.claimed_by)} is silent for {quiet}, recovery at {clock(end, now)}"
+    return f"on {short(job.claimed_by)} for {coarse(now - job.claimed_at)}"
 
 
 def _waiting(job: Job, around: Surroundings, now: datetime) -> str:

@@ -107,3 +107,5 @@ class Page:
     load: Load
     group: int = 0
     """Its place in the navigation; 0 keeps it out."""
+    examined: bool = False
+    """Whether it shows what the doctor found."""

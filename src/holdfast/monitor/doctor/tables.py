@@ -80,11 +80,17 @@ async def check_tables(store: PostgresStore) -> list[Finding]:
     found = list(_indexes(names.prefix, table))
     if not found:
         found += await _check_plan(store, table)
-    found += judge_table(names.table(), table)
+    found += judge_table(_shown(store), table)
     [[oldest, rows, last_hour]] = await store.examine("doctor_log", log=names.table("_log"))
     retention = await store.upkeep.retention()
     found += judge_log(Log(table.log_bytes, oldest, rows, last_hour, retention, table.now))
     return found
+
+
+def _shown(store: PostgresStore) -> str:
+    """The table as people write it; a quoted name would end the quotes of a shell."""
+    names = store.names
+    return f"{names.schema}.{names.prefix}" if names.schema else names.prefix
 
 
 def judge_table(name: str, table: Table) -> Iterator[Finding]:
@@ -164,7 +170,7 @@ async def _check_plan(store: PostgresStore, table: Table) -> list[Finding]:
         error(
             "claim_plan",
             f"a claim {instead} instead of walking index {ready}",
-            f'psql -c "analyze {store.names.table()}" -c "show enable_indexscan"',
+            f'psql -c "analyze {_shown(store)}" -c "show enable_indexscan"',
         )
     ]
 

@@ -209,6 +209,7 @@ _PURPOSES: Mapping[Role, tuple[str, ...]] = {
             "doctor_log",
             "doctor_roles",
             "doctor_lacking",
+            "sees_results",
             "explain_job",
             "explain_first",
             "pauses",

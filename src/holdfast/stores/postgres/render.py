@@ -376,6 +376,7 @@ class Statements(dict[str, Statement]):
             "now",
             "dead_rows",
             "sees_payloads",
+            "sees_results",
             "enqueue_close",
             "enqueue_recall",
             "delete_enqueues",

@@ -9,8 +9,10 @@ from holdfast.client.explain import explain_job
 from holdfast.errors import JobNotFound
 from holdfast.lifecycle import FINAL, SPOKEN, Status
 from holdfast.models import Job, JobId, LogEntry
+from holdfast.monitor import pages
 from holdfast.stores.postgres import rows
 from holdfast.web import ledger
+from holdfast.web.charts import far
 from holdfast.web.visit import Page, Visit
 from holdfast.web.words import clock, error_line
 
@@ -60,13 +62,15 @@ async def load(visit: Visit) -> dict[str, Any]:
         "left_out": left_out,
         "leases": sum(row.claimed for row in lines),
         "by_hand": sum(not row.claimed for row in lines),
-        "waited": ledger.waited(lines),
-        "ran": ledger.ran(lines),
+        "waited": ledger.waited(lines) + ledger.waits(job, visit.now),
+        "ran": ledger.ran(lines) if any(row.claimed for row in lines) else None,
         "enqueued": job.created
         if job
         else next((e.enqueued_at for e in history if e.enqueued_at), None),
         "last": last,
         "do": _sheet(visit, job),
+        "progress": await _progress(visit, job),
+        "result": await _result(visit, job),
         "editable": visit.site.redaction.editable(job) if job else None,
         **_carried(visit, job),
     }
@@ -92,6 +96,24 @@ def _carried(visit: Visit, job: Job | None) -> dict[str, Any]:
         "headers": redaction.headers(job.headers, visit.who),
         "hidden_payload": hidden,
     }
+
+
+async def _progress(visit: Visit, job: Job | None) -> dict[str, Any] | None:
+    if job is None or job.status is not Status.PICKED:
+        return None
+    found = (await pages.progress(visit.look, [job.id])).get(job.id)
+    return {"bar": far(found), "updated": found.updated} if found else None
+
+
+async def _result(visit: Visit, job: Job | None) -> dict[str, Any] | None:
+    """What a task returned, for as long as that is kept."""
+    if job is not None or not visit.look.sees_results:
+        return None
+    found = await visit.look.run("results", ids=[visit.item["id"]])
+    for _, value, error in found:
+        shown = None if value is None else visit.site.redaction.result(value, visit.who)
+        return {"shown": shown, "error": error}
+    return None
 
 
 async def _explain(visit: Visit, job: Job | None, history: list[LogEntry]) -> Explained:

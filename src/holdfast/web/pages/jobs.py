@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from markupsafe import Markup
+
 from holdfast.lifecycle import FINAL, SPOKEN, Status
-from holdfast.models import Job, LogEntry, WorkerInfo
+from holdfast.models import Job, LogEntry, Progress, WorkerInfo
 from holdfast.monitor import pages
 from holdfast.monitor.chosen import ROWS, WINDOW, Chosen, find, reach
 from holdfast.web.bulk import sheet
+from holdfast.web.charts import far
 from holdfast.web.standing import Surroundings, standing, surroundings
 from holdfast.web.visit import Page, Visit, text
 from holdfast.web.words import about, error_line, number, span
@@ -50,6 +53,7 @@ class Line:
     tries: str
     at: datetime
     live: bool = True
+    progress: Markup | None = None
 
 
 def chosen_of(params: Mapping[str, str]) -> Chosen:
@@ -119,7 +123,10 @@ async def _newer(visit: Visit, top: int) -> int:
 async def _live(visit: Visit, wanted: Chosen, around: Surroundings) -> dict[str, Any]:
     before = visit.integer("before", _TOP) or _TOP
     found = await find(visit.look, wanted, before=before, limit=ROWS + 1)
-    lines = [_line(job, around, visit.now) for job in found[:ROWS]]
+    shown = found[:ROWS]
+    leased = [job.id for job in shown if job.status is Status.PICKED]
+    progress = await pages.progress(visit.look, leased)
+    lines = [_line(job, around, visit.now, progress.get(job.id)) for job in shown]
     older = None
     looked = 0
     if len(found) > ROWS:
@@ -134,7 +141,7 @@ async def _live(visit: Visit, wanted: Chosen, around: Surroundings) -> dict[str,
     }
 
 
-def _line(job: Job, around: Surroundings, now: datetime) -> Line:
+def _line(job: Job, around: Surroundings, now: datetime, progress: Progress | None) -> Line:
     cap = f" of {job.max_attempts}" if job.max_attempts else ""
     return Line(
         job.id,
@@ -144,6 +151,7 @@ def _line(job: Job, around: Surroundings, now: datetime) -> Line:
         job.dedupe_key or "",
         f"{job.attempts}{cap}",
         job.created,
+        progress=far(progress) if progress else None,
     )
 
 

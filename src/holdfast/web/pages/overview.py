@@ -16,6 +16,7 @@ from holdfast.histogram import Histogram, percentile
 from holdfast.lifecycle import Status
 from holdfast.models import Pause, WorkerInfo
 from holdfast.monitor import pages
+from holdfast.monitor.doctor import Finding, Severity
 from holdfast.web.charts import BELOW, Bucket, Percentiles, bar, spark, throughput, waiting
 from holdfast.web.visit import Page, Visit
 from holdfast.web.words import about, capped, coarse, span
@@ -47,7 +48,9 @@ RANGES = {
     ),
 }  # fmt: skip
 
-_MOST_ASKS = 4
+_MOST_ASKS = 5
+_TOLD = ("no_worker", "held", "worker_silent")
+"""Findings of the doctor that this page tells in words of its own."""
 _MOST_ROWS = 6
 _SPARKS = 12
 _SPARK = timedelta(minutes=5)
@@ -132,6 +135,8 @@ async def load(visit: Visit) -> dict[str, Any]:
     series = buckets(facts.rates, chosen, visit.now)
     trouble = troubles(facts, visit.now)
     asks = _asks(visit, facts, trouble)
+    drawn = whole(series)
+    axis = [label for label in labels(chosen, visit.now) if label[0] < len(drawn)]
     due = sorted(
         (s for s in await pages.schedules(visit.look) if not s.paused), key=lambda s: s.next_run
     )
@@ -144,8 +149,8 @@ async def load(visit: Visit) -> dict[str, Any]:
         "total": total,
         "share": 100 * (total["exception"] + total["held"]) / ended if ended else None,
         "minutes": chosen.length / timedelta(minutes=1),
-        "chart": throughput(series, labels(chosen, visit.now), f"Throughput in {chosen.words}"),
-        "waits": _waits(facts, chosen, visit.now),
+        "chart": throughput(drawn, axis, f"Throughput in {chosen.words}"),
+        "waits": _waits(facts, chosen, visit.now, axis, len(drawn)),
         "asks": asks[:_MOST_ASKS],
         "more_asks": max(0, len(asks) - _MOST_ASKS),
         "sentence": _sentence(visit, asks, facts),
@@ -155,6 +160,7 @@ async def load(visit: Visit) -> dict[str, Any]:
         "figures": _figures(visit, facts),
         "groups_": facts.groups,
         "breakers": [b for b in facts.breakers if b.state is not BreakerState.CLOSED],
+        "pauses": facts.pauses,
         "workers": [(w, _slots(w), pages.silent(w, visit.now)) for w in facts.workers[:8]],
         "due": due[:5],
     }
@@ -178,7 +184,15 @@ def buckets(rates: Sequence[pages.Rate], chosen: Range, now: datetime) -> list[B
     ]  # fmt: skip
 
 
-def _waits(facts: Facts, chosen: Range, now: datetime) -> Markup | None:
+def whole(series: Sequence[Bucket]) -> Sequence[Bucket]:
+    """Without the running stretch, which would look like a fall. The first of all is shown."""
+    *before, _ = series
+    return before if any(each.successful or each.below for each in before) else series
+
+
+def _waits(
+    facts: Facts, chosen: Range, now: datetime, axis: list[tuple[float, str]], n: int
+) -> Markup | None:
     """The chart of waiting times; None while nothing was counted."""
     if not facts.waits:
         return None
@@ -186,10 +200,10 @@ def _waits(facts: Facts, chosen: Range, now: datetime) -> Markup | None:
     rows = [
         _percentiles(facts.waits.get(end - ago * chosen.width, ()))
         for ago in reversed(range(chosen.length // chosen.width))
-    ]
+    ][:n]
     last = next((row for row in reversed(rows) if row.p50 is not None), rows[-1])
     ends = [(name, span(getattr(last, name))) for name in ("p99", "p95", "p50")]
-    return waiting(rows, labels(chosen, now), ends, f"Waiting time in {chosen.words}")
+    return waiting(rows, axis, ends, f"Waiting time in {chosen.words}")
 
 
 def _percentiles(counts: Histogram) -> Percentiles:
@@ -344,7 +358,18 @@ def _asks(visit: Visit, facts: Facts, trouble: Sequence[Trouble]) -> list[Ask]:
     for row in trouble:
         if row.shape == "warn":
             found.append(_ask_worker(row, facts, visit))
-    return found
+    return [*found, *(_ask_doctor(each, visit) for each in _findings(visit))]
+
+
+def _findings(visit: Visit) -> list[Finding]:
+    return [each for each in visit.site.checkup.findings if each.check not in _TOLD]
+
+
+def _ask_doctor(finding: Finding, visit: Visit) -> Ask:
+    head, _, rest = finding.finding.partition(": ")
+    head, rest = head[:1].upper() + head[1:], f"{rest[:1].upper()}{rest[1:]}." if rest else ""
+    tone = "risk" if finding.severity is Severity.ERROR else "warn"
+    return Ask("warn", tone, head, "", rest, "Doctor", visit.address.url("/system"))
 
 
 def _ask_breaker(breaker: Breaker, visit: Visit) -> Ask:
@@ -395,4 +420,4 @@ def _sentence(visit: Visit, asks: Sequence[Ask], facts: Facts) -> tuple[str, str
     return head, f"The oldest job that is due has waited for {coarse(late)}."
 
 
-PAGE = Page("Overview", "/", "overview.html", load, group=1)
+PAGE = Page("Overview", "/", "overview.html", load, group=1, examined=True)

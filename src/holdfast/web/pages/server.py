@@ -23,7 +23,11 @@ async def load(visit: Visit) -> dict[str, Any]:
     long = oldest is not None and visit.now - oldest > _LONG
     total = sum(row[1] for row in tables)
     head = f"The queue takes {size(total)} of disk."
-    rest = f"A transaction is open for {coarse(visit.now - oldest)}." if long else ""
+    findings = visit.site.checkup.findings
+    n = len(findings)
+    rest = f"The doctor found {n} thing{'' if n == 1 else 's'} to put right." if n else ""
+    if long and not n:
+        rest = f"A transaction is open for {coarse(visit.now - oldest)}."
     return {
         "tables": [
             {"name": row[0], "size": row[1], "live": row[2], "dead": row[3], "vacuumed": row[4]}
@@ -35,9 +39,10 @@ async def load(visit: Visit) -> dict[str, Any]:
             "oldest": oldest, "migration": server[9],
         },
         "long": long,
+        "findings": findings,
         "version": version("holdfast"),
         "sentence": (head, rest),
     }  # fmt: skip
 
 
-PAGE = Page("System", "/system", "system.html", load, group=4)
+PAGE = Page("System", "/system", "system.html", load, group=4, examined=True)

@@ -1,0 +1,42 @@
+"""What the doctor found last. It looks once a minute at most, and only while a page shows it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast.clock import monotonic
+from holdfast.errors import ConnectionFailed, ConnectionLost, DatabaseError
+from holdfast.monitor.doctor import Finding, examine
+from holdfast.monitor.doctor.finding import warning
+from holdfast.monitor.reader import PageReader
+
+EVERY_SECONDS = 60.0
+STATEMENTS = 20
+"""That one look sends at most, for the budget of the live stream."""
+
+
+class Checkup:
+    """The findings that all pages of a process share."""
+
+    def __init__(self, reader: PageReader) -> None:
+        self._reader = reader
+        self._next_at = 0.0
+        self._looking = asyncio.Lock()
+        self.findings: tuple[Finding, ...] = ()
+
+    async def refresh(self) -> None:
+        """Look again if the last look is old, in a read-only transaction of its own."""
+        async with self._looking:
+            if monotonic() < self._next_at:
+                return
+            try:
+                async with self._reader.open() as look:
+                    self.findings = tuple(await examine(look.store, listens=False))
+            except (ConnectionFailed, ConnectionLost):
+                raise
+            except DatabaseError as error:
+                # Such as a statement that took too long. The page shows the rest.
+                self.findings = (
+                    warning("doctor", f"the doctor could not look: {error}", "holdfast doctor"),
+                )
+            self._next_at = monotonic() + EVERY_SECONDS
