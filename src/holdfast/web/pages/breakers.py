@@ -23,7 +23,8 @@ async def load(visit: Visit) -> dict[str, Any]:
         sentence = ("There is no circuit breaker.", "")
     elif shut:
         names = ", ".join(breaker.name for breaker in shut[:3])
-        sentence = (f"{len(shut)} of {len(found)} let{'s' if len(shut) == 1 else ''} no work through.", f"{names}.")
+        verb = "lets" if len(shut) == 1 else "let"
+        sentence = (f"{len(shut)} of {len(found)} {verb} no work through.", f"{names}.")
     else:
         sentence = (f"{len(found)} breaker{'s' if len(found) > 1 else ''}, all closed.", "")
     return {"breakers": found, "spoken": SPOKEN, "sentence": sentence, "open": BreakerState.OPEN}
