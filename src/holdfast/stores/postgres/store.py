@@ -89,8 +89,10 @@ class PostgresStore:
 
     async def plan(self, statement: str, **values: object) -> Any:
         """Ask how the server would run a statement of the doctor; it is not run."""
-        query = statements(self.names)[statement].query(values)
-        [[found]] = await self.driver.fetch(f"explain (format json) {query.text}", query.args)
+        asked = statements(self.names)[statement]
+        [[found]] = await self.driver.fetch(
+            f"explain (format json) {asked.text}", asked.args(values)
+        )
         return json.loads(found) if isinstance(found, str) else found
 
     def fork(self, role: str) -> PostgresStore:
