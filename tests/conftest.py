@@ -52,6 +52,23 @@ def pytest_asyncio_loop_factories(
     return loops
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the second loop on the second server: neither depends on the other."""
+    if servers.ALL:
+        return
+    left_out = [item for item in items if _is_second_loop_on_second_server(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _is_second_loop_on_second_server(item: pytest.Item) -> bool:
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return False
+    chosen = item.callspec.id.split("-")
+    return "asyncio" in chosen and any(part.startswith("debian") for part in chosen)
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     # By now every worker is gone, also one that crashed while it was the last.
     if not hasattr(config, "workerinput"):

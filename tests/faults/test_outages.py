@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from tests.faults.crew import Crew
+from tests.faults.crew import Crew, eventually
 from tests.faults.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ async def test_the_jobs_of_a_worker_that_died_in_an_outage_are_recovered_and_not
 ) -> None:
     async with Crew(controlled_server.dsn, tmp_path) as crew:
         victim = await crew.start(lease=LEASE)
-        [job] = await crew.hf.queries.enqueue("nap", b"3")
+        goal = tmp_path / "goal"
+        [job] = await crew.hf.queries.enqueue("gated", bytes(goal))
         await crew.until_started(1)
         # It sees the outage. A worker that starts later would count the death.
         heir = await crew.start(lease=LEASE)
@@ -125,6 +126,7 @@ async def test_the_jobs_of_a_worker_that_died_in_an_outage_are_recovered_and_not
         victim.kill()
         await asyncio.to_thread(controlled_server.start)
         await crew.until(lambda: crew.runs(job) == [victim.pid, heir.pid])
+        goal.touch()
         await crew.until_empty()
 
         recovered, done = await crew.log()
@@ -149,9 +151,7 @@ async def test_a_restart_of_the_server_does_not_make_a_killer_immortal(
         async def held() -> bool:
             return (await crew.log())[-1].status == "failed"
 
-        async with asyncio.timeout(30):
-            while not await held():  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await eventually(held)
         assert [(entry.reason, entry.recoveries) for entry in await crew.log()] == [
             ("lease_expired", 0),
             ("lease_expired", 1),

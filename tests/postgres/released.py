@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
+from holdfast.errors import DatabaseError
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
 
 if TYPE_CHECKING:
@@ -53,7 +54,13 @@ class OldClient:
         parameters = _PARAMETER.findall(text.splitlines()[0])
         args = [values.pop(name, None) for name in parameters]
         assert not values, f"{statement} has no parameters {sorted(values)}"
-        return await AsyncpgDriver(self.connection).fetch(text, args)
+        while True:
+            try:
+                return await AsyncpgDriver(self.connection).fetch(text, args)
+            except DatabaseError as error:
+                # Its outcomes and renewals wait 0.1 s for a lock, and the worker tries again.
+                if not error.locked:
+                    raise
 
     async def enqueue(self, entrypoint: str) -> int:
         [[ids, _]] = await self.run(
