@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from chaos.stage import Process
 
 _DRAIN_SECONDS = 20.0 * PATIENCE
+_PRODUCER_SECONDS = 120.0 * PATIENCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,7 @@ async def _play(
         during = [act.during(stage)] if act.during else []
         await asyncio.gather(nemesis.run(faults), *during)
         for producer in (*producers, *poison):
-            if not await stage.until(lambda producer=producer: not producer.alive, 120):  # type: ignore[misc]
+            if not await stage.until(lambda ended=producer: not ended.alive, _PRODUCER_SECONDS):  # type: ignore[misc]
                 raise RuntimeError(f"producer {producer.name} does not come to an end")
     finally:
         breaking.cancel()

@@ -83,12 +83,32 @@ class History:
             for fault in (*self.faults, *stalls)
         )
 
+    def quiet(self, pid: int, since: int, until: int) -> int:
+        """The longest time between two faults in that stretch, without the stalls in it."""
+        faults = [(fault.t, fault.until) for fault in self.faults if fault.pid in (None, pid)]
+        stalls = [(stall.t, stall.until) for stall in self.stalls if stall.pid in (None, pid)]
+        longest = 0
+        for began, ended in _gaps(faults, since, until):
+            longest = max(longest, sum(end - start for start, end in _gaps(stalls, began, ended)))
+        return longest
+
     def crashed(self, since: int, until: int) -> bool:
         """Whether the server lost what was not flushed between two instants."""
         return any(
             fault.kind in ("crash", "failover") and since <= fault.until and fault.t <= until
             for fault in self.faults
         )
+
+
+def _gaps(spans: Iterable[tuple[int, int]], since: int, until: int) -> Iterator[tuple[int, int]]:
+    """What the spans leave of a stretch."""
+    for start, end in sorted(spans):
+        if since < start:
+            yield since, min(start, until)
+        since = max(since, end)
+        if since >= until:
+            return
+    yield since, until
 
 
 def load(directory: Path) -> History:

@@ -1,9 +1,11 @@
-"""The invariant of progress: an idle worker does not leave due jobs waiting."""
+"""The invariant of progress: a worker that has room does not leave due jobs waiting."""
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from chaos.checker.model import Violation, pid_of
@@ -32,47 +34,62 @@ class Wait:
 
 
 @dataclass(slots=True)
-class Busy:
+class Held:
     """What one worker held, and which entrypoints it serves."""
 
-    spans: list[tuple[int, int]] = field(default_factory=list)
+    spans: list[tuple[int, int, bool]] = field(default_factory=list)
+    """Start and end of each lease, and whether the job had outlived a worker."""
     entrypoints: set[str] = field(default_factory=set)
 
 
 def progress(history: History) -> Iterator[Violation]:
-    """While a worker holds nothing, a job that it can run starts within the lease and 5 seconds."""
+    """With a free slot and a due job a worker claims something within the lease and 5 seconds."""
     most = history.lease + _SLACK
     waits = [wait for wait in _waits(history) if wait.until - wait.since > most]
-    for pid, busy in _workers(history).items():
-        for began, ended in _idle(history, pid, busy):
+    for pid, held in _workers(history).items():
+        for began, ended in _pauses(history, pid, held):
             for wait in waits:
                 since, until = max(began, wait.since), min(ended, wait.until)
-                if wait.entrypoint not in busy.entrypoints or until - since <= most:
+                if wait.entrypoint not in held.entrypoints or until - since <= most:
                     continue
-                if not history.disturbed(pid, since, until):
-                    late = (until - since) / SECOND
-                    text = f"job {wait.job} waited {late:.1f} s while worker {pid} held nothing"
-                    yield Violation("", text, wait.job, since)
+                if (quiet := history.quiet(pid, since, until)) > most:
+                    text = f"job {wait.job} waited {quiet / SECOND:.1f} s for worker {pid}"
+                    yield Violation("", f"{text}, which had room", wait.job, since)
 
 
-def _workers(history: History) -> dict[int, Busy]:
-    workers: defaultdict[int, Busy] = defaultdict(Busy)
+def _workers(history: History) -> dict[int, Held]:
+    runs = (run for story in history.stories.values() for run in story.runs)
+    recovered = {run.key for run in runs if run.recoveries}
+    workers: defaultdict[int, Held] = defaultdict(Held)
     for key, entrypoint, end in history.leases():
         if (pid := pid_of(key.by)) is not None:
-            workers[pid].spans.append((key.at, end))
+            workers[pid].spans.append((key.at, end, key in recovered))
             workers[pid].entrypoints.add(entrypoint)
     return workers
 
 
-def _idle(history: History, pid: int, busy: Busy) -> Iterator[tuple[int, int]]:
-    """The stretches between its leases, and after the last until it was told to end or died."""
-    ends = [history.told.get(pid), history.died(pid), history.clock]
-    last = min(end for end in ends if end is not None)
-    free_since: int | None = None
-    for start, end in [*sorted(busy.spans), (last, last)]:
-        if free_since is not None and start > free_since:
-            yield free_since, min(start, last)
-        free_since = end if free_since is None else max(free_since, end)
+def _pauses(history: History, pid: int, held: Held) -> Iterator[tuple[int, int]]:
+    """The stretches between its claims in which it had a free slot, while it was to work.
+
+    Not those with a recovered job: a suspect runs alone. Where its slots are not known it has one.
+    """
+    slots = history.plan.get("concurrency", 1)
+    last = min(
+        end for end in (history.told.get(pid), history.died(pid), history.clock) if end is not None
+    )
+    ends: list[int] = []
+    alone_until = 0
+    spans = sorted(held.spans)
+    for (start, end, recovered), (following, *_) in pairwise([*spans, (last, last, False)]):
+        heapq.heappush(ends, end)
+        while ends[0] <= start and len(ends) > 1:
+            heapq.heappop(ends)
+        if recovered:
+            alone_until = max(alone_until, end)
+        free = sorted(ends)[-slots] if len(ends) >= slots else start
+        since = max(free, alone_until)
+        if since < min(following, last):
+            yield since, min(following, last)
 
 
 def _waits(history: History) -> Iterator[Wait]:

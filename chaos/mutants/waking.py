@@ -13,6 +13,7 @@ from holdfast.stores.postgres import render, schedules
 from holdfast.stores.postgres.drivers import listening
 from holdfast.stores.postgres.lanes import Lanes
 from holdfast.worker.claim import Claimer
+from holdfast.worker.dispatcher import Dispatcher
 from holdfast.worker.listen import Listener
 
 if TYPE_CHECKING:
@@ -51,6 +52,18 @@ def idle_for_ever() -> None:
         await self._lease_set.until(lambda: self.stopping, seconds=3600.0)
 
     patch(Claimer, "_wait", wait)
+
+
+@mutant("idle-slots", "progress beside")
+def idle_slots() -> None:
+    """A worker claims only while it holds nothing."""
+
+    room = vars(Dispatcher)["room"].fget
+
+    def none_beside(self: Dispatcher) -> int:
+        return 0 if len(self._lease_set) else int(room(self))
+
+    patch(Dispatcher, "room", property(none_beside))
 
 
 @mutant("listens-once", "listener killed")

@@ -65,8 +65,10 @@ async def loop_blocked(scene: Scene) -> None:
     async def held() -> bool:
         return bool(await scene.ask("select exists (select from holdfast where held_at < now())"))
 
+    await scene.stage.until(lambda: len(scene.starts(blocking)) > 1, 20.0)
+    # It is a suspect now, so it runs once the others have ended.
+    scene.open("go")
     await scene.stage.eventually(held, 30.0)
     scene.expect(len(scene.starts(blocking)) == 3, "three workers are replaced, no more")
-    scene.open("go")
     await scene.drained()
     await _nothing_charged(scene)

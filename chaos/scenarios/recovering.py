@@ -182,7 +182,8 @@ async def strict_isolation(scene: Scene) -> None:
     """The database's default is repeatable read: a claim that waited sees what others took."""
     level = "default_transaction_isolation = 'repeatable read'"
     await scene.ask(f"alter database {scene.stage.database} set {level}")
-    options = {"poll": 20.0, "entrypoints": ("limited",)}
+    # An enqueue may wake the frozen worker alone; the other one finds the jobs by its poll.
+    options = {"poll": 1.0, "entrypoints": ("limited",)}
     await asyncio.gather(scene.worker("a", **options), scene.worker("b", **options))
     # Both workers know the high priority from here on, and look there first.
     await scene.enqueue(replace(scene.nap(0.0), entrypoint="limited", priority=5))
@@ -201,8 +202,9 @@ async def strict_isolation(scene: Scene) -> None:
 
     try:
         async with connection.transaction():
-            frozen = scene.freeze("b")
+            # In this order: a worker that is frozen with the lock would keep it.
             await connection.execute(_LOCK)
+            frozen = scene.freeze("b")
             await scene.enqueue(*low)
             await waiting(1)
             await scene.enqueue(*high)

@@ -61,6 +61,21 @@ async def progress(scene: Scene) -> None:
     )
 
 
+@scenario("progress beside", concurrency=4)
+async def progress_beside(scene: Scene) -> None:
+    """As above, for a worker in one of whose slots a job runs for long."""
+    beside = scene.gated("go")
+    await scene.enqueue(beside)
+    await scene.worker("a", concurrency=4, batch_size=4)
+    await scene.started(beside)
+    later = [scene.nap(0.0) for _ in range(3)]
+    await scene.enqueue(*later)
+    await scene.stage.until(
+        lambda: all(scene.starts(spec) for spec in later), scene.stage.lease + 7.0
+    )
+    scene.open("go")
+
+
 @scenario("sleeper killed", drained=True)
 async def sleeper_killed(scene: Scene) -> None:
     """One of two idle workers dies; every job that comes later wakes the other one."""
