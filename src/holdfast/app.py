@@ -132,7 +132,6 @@ class Holdfast(TaskMethods):
         self._client = Client(self.queries)
         self._tasks: dict[str, Task[..., Any]] = {}
         self.schedules = ScheduleQueries(store)
-        self.scheduler_manager = SchedulerManager(store, shutdown=self.shutdown)
         self.queue_manager = QueueManager(
             store,
             self._registry,
@@ -141,6 +140,12 @@ class Holdfast(TaskMethods):
             shutdown=self.shutdown,
         )
         self.queue_manager.queries = self.queries
+        self.scheduler_manager = SchedulerManager(
+            store,
+            shutdown=self.shutdown,
+            observers=self.observers,
+            worker=self.queue_manager.id,
+        )
 
     def _store_on(self, driver: Driver | InMemoryDriver) -> Store:
         return store_on(driver, self._names, clock=self._clock, notify=self._notify)

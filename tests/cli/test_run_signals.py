@@ -131,6 +131,8 @@ def test_a_start_that_blocks_ends_in_time_as_well(bench: Bench) -> None:
 def test_a_worker_whose_scheduler_fails_stops_with_an_error(bench: Bench) -> None:
     (bench.directory / "ticking.py").write_text(
         "import jobs\n"
+        "from holdfast.scheduler import manager\n"
+        "manager.PATIENCE_SECONDS = 0.5\n"
         "async def main():\n"
         "    hf = jobs.make()\n"
         "    @hf.schedule('tick', '* * * * * *')\n"

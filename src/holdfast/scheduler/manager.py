@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from holdfast.clock import monotonic
 from holdfast.errors import DatabaseError, ScheduleNotFound
+from holdfast.events import Observers, StepFailed
 from holdfast.repeated import RepeatedLog
 from holdfast.scheduler.cron import Cron
 from holdfast.scheduler.tick import MOMENT, Definition, Misfire, Overlap, set_back, tick, until_next
@@ -24,6 +26,15 @@ logger = logging.getLogger("holdfast.scheduler")
 
 __all__ = ["Misfire", "Overlap", "SchedulerManager"]
 
+MOST_IN_A_ROW = 5
+"""A scheduler that failed this often without one completed round ends, and with it the worker."""
+
+PATIENCE_SECONDS = 10.0
+"""It does not end before it has failed for this long."""
+
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
+
 
 class SchedulerManager:
     """Any number of them may run: a tick belongs to the first that takes it."""
@@ -31,13 +42,23 @@ class SchedulerManager:
     _store: Store
 
     def __init__(
-        self, store: Store | None = None, *, shutdown: asyncio.Event | None = None
+        self,
+        store: Store | None = None,
+        *,
+        shutdown: asyncio.Event | None = None,
+        observers: Observers | None = None,
+        worker: str = "",
     ) -> None:
         if store is not None:
             self._store = store
         self._shutdown = shutdown or asyncio.Event()
         self._definitions: dict[str, Definition] = {}
         self._registered: dict[str, Schedule] = {}
+        self._observers = Observers() if observers is None else observers
+        self._worker = worker
+        self.failures = 0
+        """Unexpected errors since the start. Each was logged."""
+        self._in_a_row, self._since = 0, 0.0
 
     def renew(self, shutdown: asyncio.Event) -> None:
         """Be told to stop by this event from the next run on, which may be in another loop."""
@@ -115,19 +136,41 @@ class SchedulerManager:
             self._shutdown.set()
 
     async def run(self) -> None:
-        """Until shutdown is set."""
+        """Until shutdown is set. Raises an unexpected error only if it repeats without progress."""
         trouble = RepeatedLog(logger)
+        self._in_a_row = 0
         while not self._shutdown.is_set():
             try:
                 ticked = await self._store.jobs.now()
                 await self._tick_once()
                 nap = await self._until_next(ticked)
+                self._in_a_row = 0
             except DatabaseError as error:
                 trouble.warning("schedules wait for the database: %s", error)
                 nap = MOMENT
+            except Exception as error:
+                nap = self._contain(error)
             with suppress(TimeoutError):
                 async with asyncio.timeout(nap.total_seconds()):
                     await self._shutdown.wait()
+
+    def _contain(self, error: Exception) -> timedelta:
+        """Log and count an error of our own. Return the pause before the next round."""
+        if self._in_a_row == 0:
+            self._since = monotonic()
+        self.failures += 1
+        self._in_a_row += 1
+        over = monotonic() - self._since >= PATIENCE_SECONDS
+        if over and self._in_a_row >= MOST_IN_A_ROW:
+            raise error
+        logger.error(
+            "unexpected error in the scheduler (number %d); it goes on; please report this",
+            self.failures,
+            exc_info=error,
+        )
+        self._observers.notify(StepFailed(self._worker, "schedule", error))
+        pause = FIRST_PAUSE_SECONDS * 2 ** min(self._in_a_row - 1, 10)
+        return timedelta(seconds=min(pause, LONGEST_PAUSE_SECONDS))
 
     async def _until_next(self, ticked: datetime) -> timedelta:
         now = await self._store.jobs.now()
