@@ -22,9 +22,10 @@ from rich.console import Console
 from rich.live import Live
 
 from holdfast import Holdfast, Job, NewJob, Status
-from holdfast.cli.dashboard import View, print_once, refresh
+from holdfast.cli.dashboard import print_once, refresh
 from holdfast.cli.dashboard_picture import draw, scene
 from holdfast.cli.dashboard_render import WIDE, render, sparkline
+from holdfast.cli.dashboard_view import View
 from holdfast.models import ClaimRule, JobId
 from holdfast.monitor.snapshot import (
     EntrypointRow,
@@ -51,30 +52,31 @@ if TYPE_CHECKING:
 AT = datetime(2026, 3, 9, 10, 30, 12, tzinfo=UTC)
 
 PICTURE = """\
-Holdfast 10:30:12Z  1,303 queued  342 picked  4 failed  2 workers, 1 silent
+Holdfast 10:30:12Z  1,303 queued  342 running  4 held  2 workers, 1 silent
 last 30 min ▄▄▄▄▅▅▆▇▆▆▅▅▅▅▅▄▂▂▄███▇▆▆▆▅▆▆▂ 53,378 ended
 now         ▅▅▅▅▅▄▅▆▆▆▆▅▂▂▂▇█▇▇▆▆▅▅▆▅▅▅▆▆▆ 41/s
+paused: nightly_report (by cli:mara@ops: warehouse is down)
 
 entrypoints now, and ended in 30 min
-entrypoint      queued  picked  failed  waiting  successful  exception
-send_email       1,204     312       0     1.4s      48,211          3
-resize_image        86      24       0    300ms       9,240          0
-import_file         12       2       3   1m 15s         418          1
-charge_card          0       4       1                2,077          0
-nightly_report       1       0       0                    0          0
+entrypoint      queued  running  held  waiting  successful  failed
+send_email       1,204      312     0     1.4s      48,211       3
+resize_image        86       24     0    300ms       9,240       0
+import_file         12        2     3   1m 15s         418       1
+charge_card          0        4     1                2,077       0
+nightly_report       1        0     0                    0       0
 
 running, longest first  … and 338 more
-job    entrypoint    worker           held for  lease age
-41877  import_file   web-1:4120:9f3c  48s       9.1s of 30s
-42019  import_file   web-2:3991:07ab  12s       2.6s of 30s
+job    entrypoint    worker           runs for  lease age     progress
+41877  import_file   web-1:4120:9f3c  48s       9.1s of 30s   ██████░░░░ 62%
+42019  import_file   web-2:3991:07ab  12s       2.6s of 30s   ██░░░░░░░░ 18%
 42103  resize_image  web-1:4120:9f3c  1.9s      1.9s of 30s
 42110  charge_card   web-2:3991:07ab  210ms     210ms of 30s
 
 latest failures
-job    entrypoint   status     when         error
-41902  import_file  failed     31s ago      stale claim recovered
-40018  send_email   exception  3m 10s ago   SMTPRecipientsRefused: 550
-39554  charge_card  failed     10m 40s ago  CardError: expired card
+job    entrypoint   status              when         error
+41902  import_file  held (failed)       31s ago      stale claim recovered
+40018  send_email   failed (exception)  3m 10s ago   SMTPRecipientsRefused: 550
+39554  charge_card  held (failed)       10m 40s ago  CardError: expired card
 
 workers
 worker           state    running  up       seen
@@ -103,7 +105,7 @@ def test_a_known_state_looks_like_this() -> None:
 def test_an_empty_queue_says_so_in_every_part() -> None:
     text = as_text(Snapshot(at=AT, minutes=(0,) * 30))
     assert text.count("none") == 5
-    assert "0 queued  0 picked  0 failed  0 workers" in text
+    assert "0 queued  0 running  0 held  0 workers" in text
 
 
 def test_a_wide_terminal_has_tables_side_by_side() -> None:
@@ -226,7 +228,7 @@ async def test_a_database_that_is_away_is_told_of_at_the_top_of_24_lines() -> No
     lines = await on_screen(scene(), away=True)
     assert len(lines) == 24
     assert lines[0].startswith("no answer, this is the last look: ")
-    assert lines[-1] == "q ends · f tracebacks · every 0 s"
+    assert lines[-1].startswith("q ends · f tracebacks · / filter · o open · e explain · p pause")
     assert all(len(section) >= 3 for section in sections(lines).values())
 
 
@@ -247,10 +249,10 @@ async def test_every_section_keeps_its_first_rows_and_counts_the_others(
 
 
 async def test_what_has_room_is_shown_in_full() -> None:
-    lines = await on_screen(scene(), 84, 36)
-    assert "\n".join(lines[:35]) + "\n" == PICTURE
-    closer = await on_screen(scene(), 84, 31)
-    assert closer[:30] == [line for line in PICTURE.splitlines() if line]
+    lines = await on_screen(scene(), 84, 37)
+    assert "\n".join(lines[:36]) + "\n" == PICTURE
+    closer = await on_screen(scene(), 84, 32)
+    assert closer[:31] == [line for line in PICTURE.splitlines() if line]
 
 
 async def test_a_wide_terminal_of_24_lines_shows_a_row_of_everything() -> None:
@@ -259,7 +261,7 @@ async def test_a_wide_terminal_of_24_lines_shows_a_row_of_everything() -> None:
     assert len(lines) == 24
     assert all(title in text for title in TITLES)
     assert text.count("more") == 5
-    assert lines[-1] == "q ends · f tracebacks · every 60 s"
+    assert lines[-1].endswith("o open · e explain · p pause · every 60 s")
 
 
 @pytest.mark.parametrize("height", [3, 8, 16])
@@ -287,7 +289,7 @@ async def test_the_traceback_of_a_failure_is_seen_on_24_lines() -> None:
     lines = await on_screen(failing(), keys=" ")
     assert len(lines) == 24
     assert max(map(len, lines)) <= 80
-    assert lines[-1] == "q ends · f back · n next · p previous · every 60 s"
+    assert lines[-1] == "q ends · f back · n next · p previous · o open · r requeue · every 60 s"
     assert lines[-2] == "CardError: expired card"
     assert lines[-3] == "    await step_20(order)"
     [above] = [line for line in lines if "lines above" in line]
@@ -300,7 +302,7 @@ async def test_the_traceback_of_a_failure_is_seen_on_24_lines() -> None:
 async def test_keys_choose_the_failure_whose_traceback_is_shown() -> None:
     lines = await on_screen(failing(), keys="nnnp")
     assert [line.split()[1] for line in lines if line.startswith("> ")] == ["40018"]
-    assert any(line.startswith("job 40018  send_email  exception") for line in lines)
+    assert any(line.startswith("job 40018  send_email  failed (exception)") for line in lines)
 
 
 async def test_f_goes_back_to_the_overview() -> None:

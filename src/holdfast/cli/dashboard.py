@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from time import monotonic
 from typing import Annotated
@@ -19,10 +20,14 @@ from rich.text import Text
 from holdfast.app import Holdfast
 from holdfast.cli.command import App, example
 from holdfast.cli.connect import Options, open_holdfast, options_of, run_async
+from holdfast.cli.dashboard_acts import grant
 from holdfast.cli.dashboard_failures import failure_screen, render_failures
-from holdfast.cli.dashboard_render import headline, render, tables, throughput
+from holdfast.cli.dashboard_job import job_screen
+from holdfast.cli.dashboard_render import head, render, tables
+from holdfast.cli.dashboard_view import View
 from holdfast.cli.output import console, print_json, shorten
-from holdfast.errors import DatabaseError
+from holdfast.cli.show import look_at_job
+from holdfast.errors import DatabaseError, JobNotFound
 from holdfast.monitor.snapshot import Snapshot, collect
 
 __all__ = ["Snapshot", "collect", "register", "render"]
@@ -62,8 +67,9 @@ def dashboard(
 ) -> None:
     """Watch the queue: sizes, throughput, running jobs, failures, workers, schedules.
 
-    It refreshes in place until q or Ctrl-C; f switches to the tracebacks of the latest failures.
-    Where the output is not a terminal it prints once.
+    It refreshes in place until q or Ctrl-C. Keys: f shows the tracebacks of failures, / filters,
+    o opens a job, e explains, r requeues a held job, p pauses or resumes an entrypoint. Where the
+    output is not a terminal it prints once. "Running" is the status picked, "held" is failed.
     """
     options = options_of(ctx)
     if as_json or once or not sys.stdout.isatty():
@@ -98,42 +104,6 @@ def print_once(snapshot: Snapshot, *, failures: bool = False) -> None:
     sys.stdout.writelines(f"{line.rstrip()}\n" for line in printed.get().splitlines())
 
 
-class View:
-    """What the keys have chosen: the overview, or the traceback of one failure."""
-
-    def __init__(self, quit_asked: asyncio.Event, *, failures: bool = False) -> None:
-        self.quit_asked = quit_asked
-        self.failures = failures
-        self.chosen = 0
-        self.pressed = asyncio.Event()
-
-    def press(self, key: str) -> None:
-        match key.lower():
-            case "q" | "":
-                self.quit_asked.set()
-            case "f":
-                self.failures = not self.failures
-            case "n" | "j":
-                self.chosen += 1
-            case "p" | "k":
-                self.chosen = max(0, self.chosen - 1)
-        self.pressed.set()
-
-    @property
-    def keys(self) -> str:
-        return "f back · n next · p previous" if self.failures else "f tracebacks"
-
-    async def wait(self, seconds: float) -> bool:
-        """Wait for a key. Return False when the time is up."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self.pressed.wait()
-        except TimeoutError:
-            return False
-        self.pressed.clear()
-        return True
-
-
 async def _watch(options: Options, interval: float, *, failures: bool) -> None:
     screen = console()
     async with open_holdfast(options) as hf:
@@ -149,37 +119,64 @@ async def refresh(
     """Until asked to quit. A database that is away is waited for, with the last look in view."""
     trouble, took = "", 0.0
     while not view.quit_asked.is_set():
-        view.chosen = max(0, min(view.chosen, len(snapshot.failures) - 1))
         live.update(_screen(snapshot, live.console, interval, trouble, view), refresh=True)
         had = view.failures
-        if await view.wait(max(interval, _SHARE * took)) and view.failures <= had:
+        by_key = await view.wait(max(interval, _SHARE * took))
+        if by_key and view.wish is None and view.failures <= had:
             continue
         began = monotonic()
         try:
-            snapshot, trouble = await collect(hf, snapshot, tracebacks=view.failures), ""
+            snapshot, trouble = await _look_again(hf, snapshot, view), ""
         except DatabaseError as error:
             trouble = str(error)
         took = monotonic() - began
+
+
+async def _look_again(hf: Holdfast, before: Snapshot, view: View) -> Snapshot:
+    wished = view.wish is not None
+    await grant(hf, view)
+    if view.job is not None and not wished:
+        with suppress(JobNotFound):
+            view.opened(await look_at_job(hf, view.job.id))
+    return await collect(hf, before, tracebacks=view.failures)
 
 
 def _screen(
     snapshot: Snapshot, screen: Console, interval: float, trouble: str, view: View
 ) -> RenderableType:
     """A whole screen: trouble at the top and the keys at the bottom, whatever its height."""
-    head = [headline(snapshot), throughput(snapshot)]
+    seen = view.seen(snapshot)
+    above = head(seen)
+    if view.filter:
+        above.append(Text(f"only entrypoints with {shorten(view.filter)!r}", style="yellow"))
     if trouble:
         told = f"no answer, this is the last look: {shorten(trouble, _LONGEST_TROUBLE)}"
-        head.insert(0, Text(told, style="bold red"))
-    above = len(screen.render_lines(Group(*head), pad=False))
-    room = screen.height - above - 1
-    if view.failures:
-        body = Group(*head, *failure_screen(snapshot, view.chosen, room))
-    else:
-        body = Group(*head, *tables(snapshot, screen.width, room))
-    keys = Text(f"q ends · {view.keys} · every {interval:g} s", style="dim", no_wrap=True)
+        above.insert(0, Text(told, style="bold red"))
+    if view.note:
+        above.append(Text(shorten(view.note, _LONGEST_TROUBLE), style="bold"))
+    room = screen.height - len(screen.render_lines(Group(*above), pad=False)) - 1
     whole = Layout()
-    whole.split_column(Layout(body), Layout(keys, size=1))
+    whole.split_column(
+        Layout(Group(*above, *_body(seen, screen.width, room, view))),
+        Layout(_last_line(view, screen.width, interval), size=1),
+    )
     return whole
+
+
+def _body(snapshot: Snapshot, width: int, room: int, view: View) -> Sequence[RenderableType]:
+    if view.job is not None:
+        return [Text(), *job_screen(view.job, room - 1)]
+    if view.failures:
+        return failure_screen(snapshot, view.chosen, room)
+    return tables(snapshot, width, room)
+
+
+def _last_line(view: View, width: int, interval: float) -> Text:
+    if view.asking is not None:
+        return Text(view.keys, no_wrap=True, overflow="ellipsis")
+    every = f" · every {interval:g} s"
+    words = view.keys if len(view.keys) + len(every) > width else view.keys + every
+    return Text(words, style="dim", no_wrap=True)
 
 
 @contextmanager
@@ -195,7 +192,12 @@ def _keys(view: View) -> Iterator[None]:
     before = termios.tcgetattr(descriptor)
 
     def read() -> None:
-        view.press(sys.stdin.read(1))
+        # An arrow or another key of several bytes is none of ours.
+        keys = os.read(descriptor, 1024).decode(errors="ignore")
+        if len(keys) > 1 and keys.startswith("\x1b"):
+            return
+        for key in keys or [""]:
+            view.press(key)
 
     tty.setcbreak(descriptor)
     loop.add_reader(descriptor, read)

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from holdfast.cli.dashboard_render import failure_table, headline
-from holdfast.cli.output import STYLES, clean, relative, shorten
+from holdfast.cli.output import clean, coloured, relative, shorten
 from holdfast.monitor.snapshot import FailureRow, Snapshot
 
 _NO_TRACEBACK = "No traceback: the handler raised nothing, or the log row was deleted."
@@ -46,7 +46,7 @@ def _title(row: FailureRow, snapshot: Snapshot) -> Text:
     age = relative(min(row.at, snapshot.at), snapshot.at)
     name = shorten(row.entrypoint, _LONGEST_NAME)
     text = Text.assemble((f"job {row.id}  {name}  ", "bold cyan"))
-    text.append(str(row.status), style=STYLES[row.status])
+    text.append_text(coloured(row.status))
     text.append(f"  {age}", style="dim")
     return text
 

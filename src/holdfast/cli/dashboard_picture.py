@@ -19,6 +19,7 @@ from holdfast.models import JobId
 from holdfast.monitor.snapshot import (
     EntrypointRow,
     FailureRow,
+    PauseRow,
     RunningRow,
     ScheduleRow,
     Snapshot,
@@ -56,8 +57,8 @@ def scene() -> Snapshot:
             EntrypointRow("nightly_report", 1),
         ),
         running=(
-            _running(41_877, "import_file", "web-1:4120:9f3c", 48.2, 9.1),
-            _running(42_019, "import_file", "web-2:3991:07ab", 12.6, 2.6),
+            _running(41_877, "import_file", "web-1:4120:9f3c", 48.2, 9.1, 0.62),
+            _running(42_019, "import_file", "web-2:3991:07ab", 12.6, 2.6, 0.18),
             _running(42_103, "resize_image", "web-1:4120:9f3c", 1.9, 1.9),
             _running(42_110, "charge_card", "web-2:3991:07ab", 0.21, 0.21),
         ),
@@ -80,6 +81,7 @@ def scene() -> Snapshot:
             *(1840, 1720, 1698, 1710, 1705, 1120, 340, 280, 1320, 2890),
             *(3105, 2950, 2480, 2204, 2101, 2050, 1988, 2011, 2032, 486),
         ),
+        pauses=(PauseRow("nightly_report", "warehouse is down", "cli:mara@ops", None),),
         rates=(
             *(33.0, 35.0, 34.0, 37.0, 31.0, 30.0, 36.0, 41.0, 47.0, 44.0),
             *(42.0, 39.0, 12.0, 4.0, 9.0, 52.0, 61.0, 55.0, 48.0, 43.0),
@@ -92,8 +94,15 @@ def _ago(seconds: float) -> datetime:
     return _AT - timedelta(seconds=seconds)
 
 
-def _running(job: int, entrypoint: str, worker: str, held: float, heartbeat: float) -> RunningRow:
-    return RunningRow(JobId(job), entrypoint, worker, _ago(held), _ago(heartbeat), _LEASE)
+def _running(
+    job: int,
+    entrypoint: str,
+    worker: str,
+    held: float,
+    heartbeat: float,
+    progress: float | None = None,
+) -> RunningRow:
+    return RunningRow(JobId(job), entrypoint, worker, _ago(held), _ago(heartbeat), _LEASE, progress)
 
 
 def _failure(job: int, entrypoint: str, status: Status, error: str, ago: float) -> FailureRow:

@@ -12,8 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.output import STYLES, duration, fit, relative, shorten
-from holdfast.lifecycle import Status
+from holdfast.cli.output import STYLES, coloured, duration, fit, progress_bar, relative, shorten
+from holdfast.lifecycle import SPOKEN, Status
 from holdfast.monitor.snapshot import (
     MINUTES,
     EntrypointRow,
@@ -42,7 +42,21 @@ _DIM = "dim"
 
 def render(snapshot: Snapshot, width: int) -> RenderableType:
     """The whole dashboard."""
-    return Group(headline(snapshot), throughput(snapshot), *tables(snapshot, width))
+    return Group(*head(snapshot), *tables(snapshot, width))
+
+
+def head(snapshot: Snapshot) -> list[Text]:
+    """What stands above the tables: counts, throughput, and what is paused."""
+    parts = [headline(snapshot), throughput(snapshot)]
+    if snapshot.pauses:
+        words = ", ".join(
+            f"{shorten(each.name, _LONGEST_NAME) or 'everything'} "
+            f"(by {shorten(each.actor or 'unknown', _LONGEST_NAME)}: {shorten(each.reason, 40)})"
+            for each in snapshot.pauses
+        )
+        text = Text(f"paused: {words}", style="yellow", no_wrap=True, overflow="ellipsis")
+        parts.append(text)
+    return parts
 
 
 def tables(snapshot: Snapshot, width: int, room: int | None = None) -> list[RenderableType]:
@@ -124,7 +138,7 @@ def headline(snapshot: Snapshot, patience: timedelta = PATIENCE) -> Text:
     text.append(f" {snapshot.at.astimezone(UTC):%H:%M:%SZ}", style=_DIM)
     for count, status in totals:
         text.append(f"  {count:,} ", style=STYLES[status] if count else _DIM)
-        text.append(str(status), style=_DIM)
+        text.append(SPOKEN[status], style=_DIM)
     silent = sum(snapshot.at - row.heartbeat > patience for row in snapshot.workers)
     text.append(f"  {_count(len(snapshot.workers) - silent, 'worker')}", style=_DIM)
     if silent:
@@ -162,11 +176,11 @@ def _spark(share: float) -> str:
 
 
 def entrypoint_table(snapshot: Snapshot) -> Section:
-    counts = (Status.QUEUED, Status.PICKED, Status.FAILED, "waiting")
+    counts = (*(SPOKEN[each] for each in (Status.QUEUED, Status.PICKED, Status.FAILED)), "waiting")
     rows = sorted(snapshot.entrypoints, key=lambda row: (-row.queued - row.picked, row.name))
     return Section(
         f"entrypoints now, and ended in {MINUTES} min",
-        ("entrypoint", *counts, Status.SUCCESSFUL, Status.EXCEPTION),
+        ("entrypoint", *counts, SPOKEN[Status.SUCCESSFUL], SPOKEN[Status.EXCEPTION]),
         [_entrypoint_cells(row, snapshot.at) for row in rows[:_ENTRYPOINTS]],
         total=len(rows),
         numbers=True,
@@ -187,10 +201,11 @@ def _entrypoint_cells(row: EntrypointRow, at: datetime) -> Sequence[Text]:
 
 
 def running_table(snapshot: Snapshot) -> Section:
+    said = any(row.progress is not None for row in snapshot.running)
     return Section(
         "running, longest first",
-        ("job", "entrypoint", "worker", "held for", "lease age"),
-        [_running_cells(row, snapshot.at) for row in snapshot.running],
+        ("job", "entrypoint", "worker", "runs for", "lease age", *(["progress"] if said else [])),
+        [_running_cells(row, snapshot.at)[: 6 if said else 5] for row in snapshot.running],
         total=sum(row.picked for row in snapshot.entrypoints),
     )
 
@@ -203,6 +218,7 @@ def _running_cells(row: RunningRow, at: datetime) -> Sequence[Text]:
         _name(row.worker),
         Text(duration(max(at - row.claimed_at, timedelta(0)))),
         Text(f"{duration(age)} of {duration(row.lease)}", style=_alarm(age, row.lease * 0.9)),
+        Text("" if row.progress is None else progress_bar(row.progress), style="blue"),
     )
 
 
@@ -225,7 +241,7 @@ def _failure_cells(row: FailureRow, at: datetime) -> Sequence[Text]:
     return (
         Text(str(row.id)),
         _name(row.entrypoint),
-        Text(str(row.status), style=STYLES[row.status]),
+        coloured(row.status),
         Text(relative(min(row.at, at), at), style=_DIM),
         _cut(row.error, _LONGEST_ERROR),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any
@@ -57,8 +58,13 @@ def explanation_record(found: Explanation) -> dict[str, Any]:
 
 
 def print_explanation(found: Explanation, now: datetime) -> None:
-    line(Text.assemble((f"{found.code}  ", "bold"), clean(found.sentence)))
+    for each in explanation_lines(found, now):
+        line(each)
+
+
+def explanation_lines(found: Explanation, now: datetime) -> Iterator[Text]:
+    yield Text.assemble((f"{found.code}  ", "bold"), clean(found.sentence))
     if found.until is not None:
-        line(f"  may change {when(found.until, now)}", style="dim")
+        yield Text(f"  may change {when(found.until, now)}", style="dim")
     if found.command is not None:
-        line(Text.assemble(("  try  ", "dim"), clean(found.command)))
+        yield Text.assemble(("  try  ", "dim"), clean(found.command))

@@ -131,6 +131,12 @@ def fit(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int]:
     return given
 
 
+def progress_bar(fraction: float) -> str:
+    """How far something is: ten blocks and the share."""
+    full = round(fraction * 10)
+    return f"{'█' * full}{'░' * (10 - full)} {fraction:.0%}"
+
+
 def spoken(status: Status) -> str:
     """What people read for a state, beside its own word where that is another."""
     return SPOKEN[status] if SPOKEN[status] == status else f"{SPOKEN[status]} ({status})"

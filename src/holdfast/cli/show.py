@@ -22,6 +22,7 @@ from holdfast.cli.output import (
     duration,
     line,
     print_json,
+    progress_bar,
     relative,
     shorten,
     size,
@@ -48,7 +49,10 @@ def register(app: App) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class JobLook:
+    """All that is known of a job."""
+
+    id: JobId
     job: Job | None
     """None when the job has left the queue; then only the log knows it."""
     history: list[LogEntry]
@@ -69,16 +73,8 @@ def show(
 
     job_id = parse_id(number)
 
-    async def look(holdfast: Holdfast) -> _Found:
-        queries = holdfast.queries
-        [(_, status)] = await queries.job_status([job_id])
-        jobs = await queries.get_jobs([job_id])
-        history = await queries.job_history(job_id)
-        hidden = not await queries.sees_payloads()
-        why = await holdfast.explain(job_id)
-        progress = (await queries.find_progress([job_id])).get(job_id)
-        job, now = jobs[0] if jobs else None, await queries.now()
-        return _Found(job, history, status, now, hidden, why, progress)
+    async def look(holdfast: Holdfast) -> JobLook:
+        return await look_at_job(holdfast, job_id)
 
     found = on_holdfast(options_of(ctx), look)
     if as_json:
@@ -94,25 +90,45 @@ def show(
             }
         )
     else:
-        _print(job_id, found)
+        _print(found)
 
 
-def _print(job_id: JobId, found: _Found) -> None:
-    entrypoint = found.job.entrypoint if found.job else found.history[-1].entrypoint
-    line(Text.assemble(f"job {job_id}  {clean(entrypoint)}  ", coloured(found.status)))
-    if found.job is not None:
-        for name, value in _facts(found.job, found.now):
-            words = _HIDDEN if name == _PAYLOAD and found.hidden else value
-            line(Text.assemble((f"  {name:14}", "dim"), words))
-    else:
-        line("  It has left the queue, and its payload with it.", style="dim")
-    if found.progress is not None:
-        line(Text.assemble(("  progress      ", "dim"), _progress(found.progress, found.now)))
-    line()
-    _print_timeline(found)
-    _print_traceback(found.history)
+async def look_at_job(hf: Holdfast, job_id: JobId) -> JobLook:
+    """Read all that is known of a job."""
+    queries = hf.queries
+    [(_, status)] = await queries.job_status([job_id])
+    jobs = await queries.get_jobs([job_id])
+    history = await queries.job_history(job_id)
+    hidden = not await queries.sees_payloads()
+    why = await hf.explain(job_id)
+    progress = (await queries.find_progress([job_id])).get(job_id)
+    job, now = jobs[0] if jobs else None, await queries.now()
+    return JobLook(job_id, job, history, status, now, hidden, why, progress)
+
+
+def _print(found: JobLook) -> None:
+    for each in (*job_head(found), Text(), *job_timeline(found)):
+        line(each)
+    if words := last_traceback(found):
+        line()
+        line("Last traceback:")
+        line(words, style="dim")
     line()
     print_explanation(found.explanation, found.now)
+
+
+def job_head(found: JobLook) -> Iterator[Text]:
+    """Its state, and what it carries."""
+    entrypoint = found.job.entrypoint if found.job else found.history[-1].entrypoint
+    yield Text.assemble(f"job {found.id}  {clean(entrypoint)}  ", coloured(found.status))
+    if found.job is None:
+        yield Text("  It has left the queue, and its payload with it.", style="dim")
+    else:
+        for name, value in _facts(found.job, found.now):
+            words = _HIDDEN if name == _PAYLOAD and found.hidden else value
+            yield Text.assemble((f"  {name:14}", "dim"), words)
+    if found.progress is not None:
+        yield Text.assemble(("  progress      ", "dim"), _progress(found.progress, found.now))
 
 
 def _facts(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
@@ -133,7 +149,7 @@ def _facts(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
 
 
 def _progress(progress: Progress, now: datetime) -> str:
-    done = f"{progress.fraction:.0%}, {when(progress.updated, now)}"
+    done = f"{progress_bar(progress.fraction)}, {when(progress.updated, now)}"
     return done if progress.message is None else f"{done}: {shorten(progress.message)}"
 
 
@@ -155,7 +171,7 @@ class _Event:
     words: str
 
 
-def _events(found: _Found) -> Iterator[_Event]:
+def _events(found: JobLook) -> Iterator[_Event]:
     """A log row is the end of a lease, so it tells of two moments: the claim and the outcome."""
     if found.job is not None:
         yield _Event(found.job.created, str(Status.QUEUED), STYLES[Status.QUEUED], "enqueued")
@@ -184,21 +200,19 @@ def _outcome(entry: LogEntry) -> _Event:
     return _Event(entry.created, str(entry.status), STYLES[entry.status], words)
 
 
-def _print_timeline(found: _Found) -> None:
+def job_timeline(found: JobLook) -> Iterator[Text]:
     for event in _events(found):
-        line(
-            Text.assemble(
-                to_the_millisecond(event.at),
-                (f"  {relative(event.at, found.now):>12}  ", "dim"),
-                (f"{event.word:11}", event.style),
-                shorten(event.words),
-            )
+        yield Text.assemble(
+            to_the_millisecond(event.at),
+            (f"  {relative(event.at, found.now):>12}  ", "dim"),
+            (f"{event.word:11}", event.style),
+            shorten(event.words),
         )
 
 
-def _print_traceback(history: list[LogEntry]) -> None:
-    records = [entry.traceback for entry in history if entry.traceback]
-    if records and (text := records[-1].get("traceback")):
-        line()
-        line("Last traceback:")
-        line(clean(str(text).rstrip(), keep_lines=True), style="dim")
+def last_traceback(found: JobLook) -> str:
+    """The traceback of the last lease that had one; empty without any."""
+    records = [entry.traceback for entry in found.history if entry.traceback]
+    return (
+        clean(str(records[-1].get("traceback") or "").rstrip(), keep_lines=True) if records else ""
+    )

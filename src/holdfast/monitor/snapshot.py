@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from holdfast.app import Holdfast
 from holdfast.lifecycle import Status
-from holdfast.models import Job, JobId, LogEntry, QueueSize, Statistic
+from holdfast.models import JobId, LogEntry, QueueSize, Statistic
 
 MINUTES = 30
 """How far back the counts and the sparkline go."""
@@ -45,6 +45,9 @@ class RunningRow:
     claimed_at: datetime
     heartbeat: datetime
     lease: timedelta
+    progress: float | None = None
+    """From 0 to 1, of a job that says how far it is."""
+    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,15 @@ class ScheduleRow:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseRow:
+    name: str
+    """Empty where everything is paused."""
+    reason: str
+    actor: str | None
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state of a queue at one instant of its own clock."""
 
@@ -92,6 +104,7 @@ class Snapshot:
     """Jobs that ended in each of the last MINUTES, the running one last."""
     rates: tuple[float, ...] = ()
     """Jobs that ended a second between each look and the one before."""
+    pauses: tuple[PauseRow, ...] = ()
     behind: datetime | None = None
     """Since when the counts above lack jobs, because a transaction holds back the statistics."""
 
@@ -114,12 +127,16 @@ async def collect(
         entrypoints=_entrypoints(
             await queries.queue_size(), await queries.oldest_waiting(), statistics
         ),
-        running=_running(await queries.list_running_jobs(limit=_RUNNING)),
+        running=await _running(hf),
         failures=await _failures(hf, _window(statistics, at, behind), tracebacks=tracebacks),
         workers=await _workers(hf),
         schedules=await _schedules(hf),
         minutes=minutes,
         rates=_rates(minutes, at, before),
+        pauses=tuple(
+            PauseRow(each.name, each.reason, each.actor, each.until)
+            for each in await queries.list_pauses()
+        ),
         behind=behind,
     )
 
@@ -149,12 +166,17 @@ def _entrypoints(
     )
 
 
-def _running(jobs: Sequence[Job]) -> tuple[RunningRow, ...]:
+async def _running(hf: Holdfast) -> tuple[RunningRow, ...]:
+    jobs = await hf.queries.list_running_jobs(limit=_RUNNING)
+    said = await hf.queries.find_progress([job.id for job in jobs]) if jobs else {}
     return tuple(
-        RunningRow(job.id, job.entrypoint, job.claimed_by, job.claimed_at, job.heartbeat, job.lease)
+        RunningRow(
+            job.id, job.entrypoint, job.claimed_by, job.claimed_at, job.heartbeat, job.lease,
+            *((found.fraction, found.message) if (found := said.get(job.id)) else ()),
+        )
         for job in jobs
         if job.claimed_by and job.claimed_at and job.heartbeat and job.lease
-    )
+    )  # fmt: skip
 
 
 async def _failures(
