@@ -63,6 +63,10 @@ class Road:
         """Record from now on. Coroutines that have begun before are resumed, not called."""
         self._recording = True
 
+    def end(self) -> None:
+        """Record no longer: what follows is no part of the road."""
+        self._recording = False
+
     def _profile(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(str(PACKAGE)):
@@ -79,17 +83,20 @@ class Road:
 class Watch:
     """Ends the road when the outcome is committed."""
 
-    def __init__(self) -> None:
+    def __init__(self, road: Road) -> None:
+        self._road = road
         self.settled = asyncio.Event()
 
     def notify(self, event: Event) -> None:
         if isinstance(event, Settled):
+            self._road.end()
             self.settled.set()
 
 
 async def trace(directory: Path) -> Road:
     """Run a few jobs, each on an idle worker. The last one is recorded."""
-    road, watch = Road(), Watch()
+    road = Road()
+    watch = Watch(road)
     async with Holdfast.connect(f"embedded:{directory}") as hf:
         await hf.install()
         hf.observe(watch)

@@ -184,14 +184,16 @@ async def test_a_step_that_is_not_vital_never_ends_the_worker(
 async def test_an_outcome_that_cannot_be_written_is_held_and_the_others_are_written(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = OutcomeWriter._change
+    original = OutcomeWriter._move
 
-    async def change(self: OutcomeWriter, transition: Any, endings: Any, changes: Any) -> Any:
+    async def change(
+        self: OutcomeWriter, transition: Any, endings: Any, changes: Any = None
+    ) -> Any:
         if transition.name == "complete" and any(end[0].job.payload == b"bad" for end in endings):
             raise Broken
         return await original(self, transition, endings, changes)
 
-    monkeypatch.setattr(OutcomeWriter, "_change", change)
+    monkeypatch.setattr(OutcomeWriter, "_move", change)
     watch = Watch(hf)
 
     @hf.entrypoint("one")

@@ -26,20 +26,21 @@ class Backoff:
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._tries = 0
+        self.tries = 0
+        """Failures since the last success."""
         self._logged = False
         self._log = RepeatedLog(logger, clock=clock)
 
     def reset(self) -> None:
         if self._logged:
             logger.info("database connection restored")
-        self._tries = 0
+        self.tries = 0
         self._logged = False
 
     def pause(self, what: str, error: Exception) -> float:
         """Seconds to wait: few, so that work resumes soon after the database does."""
         message = "%s: %s; retrying"
         self._logged = self._log.warning(message, what, error) or self._logged
-        limit = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0**self._tries)
-        self._tries = min(self._tries + 1, 10)
+        limit = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0**self.tries)
+        self.tries = min(self.tries + 1, 10)
         return limit * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret

@@ -58,13 +58,10 @@ class BreakerGate:
         self._lease_set = lease_set
         self._claiming = claiming
         self._settling = settling
+        self.guards = bool(policies)
+        """Whether there is a breaker at all."""
         self._fruitless: dict[str, float] = {}
         self._log = RepeatedLog(logger)
-
-    @property
-    def guards(self) -> bool:
-        """Whether there is a breaker at all."""
-        return bool(self._policies)
 
     async def request(self, free: int) -> ClaimRequest:
         """Return what to claim: the permitted probes of one breaker, or all other work."""

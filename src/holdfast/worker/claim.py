@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -15,7 +16,6 @@ from holdfast.worker.claim_size import ClaimSize
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
-    from datetime import timedelta
 
     from holdfast.models import ClaimRule, Job
     from holdfast.ports import Leases
@@ -81,6 +81,7 @@ class Claimer:
         self._leases = leases
         self._gate = gate
         self._settings = settings
+        self._poll_seconds = settings.poll_interval.total_seconds()
         self._lease_set = lease_set
         self._dispatcher = dispatcher
         self._quarantine = quarantine
@@ -166,6 +167,8 @@ class Claimer:
     async def _capacity(self) -> int:
         """Return how many jobs to claim. Have another worker woken when this one stays full."""
         dispatcher = self._dispatcher
+        if dispatcher.whole_batch:
+            return self._settings.batch_size
         if dispatcher.room <= 0 and not await self._lease_set.until(
             lambda: self.stopping or dispatcher.room > 0, seconds=_FULL_SECONDS
         ):
@@ -184,7 +187,8 @@ class Claimer:
             return None
         jobs = batch.jobs
         self._came_full = len(jobs) == free
-        self._quarantine.answered(len(jobs))
+        if self._quarantine.unjudged:
+            self._quarantine.answered(len(jobs))
         if jobs:
             self._dispatcher.arrive(batch)
         steady, came_short = not self._gate.guards, len(jobs) < free
@@ -253,15 +257,16 @@ class Claimer:
         try:
             waiting = await self._ask(self._leases.recovered_waiting(self._last.rules))
         except (DatabaseError, SchemaMissing, TimeoutError):
-            # The claim that follows says so, and the next sweep looks again.
-            self._quarantine.look_due = False
+            # The claim that follows says so.
+            self._quarantine.look_later()
             return False
         self._quarantine.expect(waiting)
         return True
 
     async def _request(self, limit: int, kind: _Kind) -> ClaimedBatch | None:
         """Claim what the breakers let through. None means that no claim was answered."""
-        self._dispatcher.offer()
+        if self._dispatcher.entrypoints is not None:
+            self._dispatcher.offer()
         sent = monotonic()
         try:
             batch = await self._ask(self._send(limit, kind, sent))
@@ -277,7 +282,8 @@ class Claimer:
             pause = self._backoff.pause("no job can be claimed", error)
             await self._lease_set.until(lambda: self.stopping, seconds=pause)
             return None
-        self._backoff.reset()
+        if self._backoff.tries:
+            self._backoff.reset()
         self._answered = True
         self.ticked = monotonic()
         self._size.answered(batch.jobs, batch.seconds)
@@ -308,7 +314,7 @@ class Claimer:
 
     async def _wait(self, drain: bool) -> None:
         """Until a hint, a stop, the next due job or the poll; without room no hint is of use."""
-        pause = self._settings.poll_interval.total_seconds()
+        pause = self._poll_seconds
         if not self._signal.listening:
             pause = min(pause, _DEAF_POLL_SECONDS)
         entrypoints = self._dispatcher.entrypoints
@@ -332,24 +338,18 @@ class Claimer:
 
     async def _sooner(self, pause: float, drain: bool) -> float:
         """Seconds after which a claim may find something, if that is before the pause is over."""
-        due = await self._next_due()
-        if due is not None:
-            pause = min(pause, due.total_seconds())
+        if self._last.rules:
+            # Where it fails, the next claim raises it again, and knows how long to wait.
+            with suppress(DatabaseError, TimeoutError):
+                due = await self._ask(self._leases.next_due(self._last.rules))
+                if due is not None:
+                    pause = min(pause, due.total_seconds())
         pause = min(pause, self._last.pause)
         if not self._quarantine.idle:
             pause = min(pause, self._quarantine.pause)
         if pause > 0 and not drain:
             pause = min(pause, await self._wakeup_policy.pause())
         return pause
-
-    async def _next_due(self) -> timedelta | None:
-        if not self._last.rules:
-            return None
-        try:
-            return await self._ask(self._leases.next_due(self._last.rules))
-        except (DatabaseError, TimeoutError):
-            # The next claim raises it again, and knows how long to wait.
-            return None
 
     async def _ask(self, question: Awaitable[T]) -> T:
         """Await a reply of the database. A stop does not wait long for it."""

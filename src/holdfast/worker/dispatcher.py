@@ -110,16 +110,19 @@ class Dispatcher:
         room = min(most - self._active, 2 * most - len(self._lease_set))
         return room - sum([len(batch.jobs) for batch in self._arrived])
 
+    @property
+    def whole_batch(self) -> bool:
+        """Whether a whole batch may be claimed at once."""
+        room = self.room >= self._settings.batch_size
+        return room and not (self.closed or self._lease_set.blocked)
+
     async def capacity(self) -> int:
         """Wait until a claim may be sent. Return how many jobs it may ask for, 0 at a stop."""
-        batch = self._settings.batch_size
-        if self.room >= batch and not self._lease_set.blocked:
-            return 0 if self.closed else batch
         # Handlers that are about to end do so now, and their slots are claimed for together.
         await asyncio.sleep(0)
         while not await self._lease_set.until(self._claimable, seconds=_FOREVER_SECONDS):
             pass
-        return 0 if self.closed else min(batch, self.room)
+        return 0 if self.closed else min(self._settings.batch_size, self.room)
 
     def _claimable(self) -> bool:
         return self.closed or (not self._lease_set.blocked and self.room > 0)
@@ -152,8 +155,8 @@ class Dispatcher:
         """Wait until leases may start. Return how many."""
         while True:
             self._startable.clear()
-            if self._arrived:
-                self._open_arrived()
+            while self._arrived:
+                self._open(self._arrived.popleft())
             if self._ready:
                 return len(self._ready)
             await self._startable.wait()

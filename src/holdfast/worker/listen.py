@@ -42,5 +42,6 @@ class Listener:
     def _wake(self) -> None:
         self.rounds += 1
         self._signal.listening = True
-        self._backoff.reset()
+        if self._backoff.tries:
+            self._backoff.reset()
         self._signal.set()

@@ -67,19 +67,19 @@ class Quarantine:
         self._crowded = False
         """Enough workers of the fleet run a suspect now."""
         self._not_before = 0.0
-        self._unjudged = False
+        self.unjudged = False
         """No ordinary claim was answered since the last suspect."""
         self._odd = False
         self._insisting = False
         self.look_due = True
         """Whether to ask the store which recovered jobs wait."""
-
-    @property
-    def idle(self) -> bool:
+        self.idle = False
         """No recovered job waits or runs, as far as this worker knows."""
-        if self._running or self.look_due:
-            return False
-        return self._recovered_at == self._suspect_at == math.inf
+
+    def _judge(self) -> None:
+        """Correct `idle` after a change. Each claim reads it several times."""
+        waits = min(self._recovered_at, self._suspect_at) < math.inf
+        self.idle = not (waits or self._running or self.look_due)
 
     @property
     def ready(self) -> bool:
@@ -138,6 +138,7 @@ class Quarantine:
     def look(self) -> None:
         """Ask the store now which recovered jobs wait."""
         self.look_due = True
+        self._judge()
         self._lease_set.changed.set()
 
     def expect(self, waiting: RecoveredWaiting) -> None:
@@ -150,6 +151,7 @@ class Quarantine:
         )
         most = max(1, waiting.workers // WORKERS_PER_SUSPECT)
         self._crowded = waiting.suspects_leased >= most
+        self._judge()
         self._lease_set.changed.set()
 
     def claimed(self, leases: Iterable[Lease], *, came_short: bool) -> None:
@@ -157,30 +159,39 @@ class Quarantine:
         self._running.extend(leases)
         if came_short:
             self._recovered_at = math.inf
+        self._judge()
 
     def tried(self, seconds: float, *, ran: bool) -> None:
         """Record how long it took to drain for a suspect and to run it, if it ran at all."""
         self._not_before = self._now() + PAUSE_FACTOR * seconds
         self._suspect_at = math.inf
-        self._unjudged = ran
+        self.unjudged = ran
         self.look_due = True
+        self._judge()
 
     def answered(self, found: int) -> None:
         """Record an ordinary claim. If nothing waited for the last suspect, the next may run."""
-        if self._unjudged:
-            self._unjudged = False
+        if self.unjudged:
+            self.unjudged = False
             if not found:
                 self._not_before = 0.0
 
     def insist(self) -> None:
         """Look again, and from now on let suspects run without a pause."""
         self.look_due = self._insisting = True
+        self._judge()
+
+    def look_later(self) -> None:
+        """The store could not be asked: the next sweep has it asked again."""
+        self.look_due = False
+        self._judge()
 
     def _count_settled(self) -> None:
         before = self._running
         self._running = [lease for lease in before if lease in self._lease_set]
         if len(self._running) == len(before):
             return
+        self.idle = False
         # One of them may have been put off or released, and is due again later.
         self.look_due = True
         # A job that was released before it began proves nothing.

@@ -13,7 +13,7 @@ from holdfast.errors import ConnectionFailed, ConnectionLost, DatabaseError
 from holdfast.models import SHUTDOWN, Failed, Held, Outcome, Released, Succeeded
 from holdfast.repeated import RepeatedLog
 from holdfast.worker.backoff import Backoff
-from holdfast.worker.write import UNSTORED, Ending, OutcomeWriter, Written, committed
+from holdfast.worker.write import UNSTORED, Ending, OutcomeWriter, committed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +99,8 @@ class Settler:
         try:
             await self._write(batch)
             failed = self._in_doubt = False
-            backoff.reset()
+            if backoff.tries:
+                backoff.reset()
         except DatabaseError as error:
             self._in_doubt = self._in_doubt or isinstance(error, ConnectionLost)
             pause = backoff.pause(f"outcomes of {len(batch)} jobs wait", error)
@@ -161,7 +162,8 @@ class Settler:
             lease, outcome = ending
             stores = isinstance(outcome, Succeeded) and outcome.result is not None
             if lease.committed:
-                self._publish(committed(ending))
+                self.rounds += not lease.retired
+                self._publisher.publish(committed(ending), in_doubt=self._in_doubt)
             else:
                 by_statement[type(outcome), lease.key.queue, stores].append(ending)
         failure: DatabaseError | None = None
@@ -182,11 +184,8 @@ class Settler:
         async for written in self._writer.write(kind, endings):
             if written.locked:
                 self._set_aside(written.locked)
-            self._publish(written)
-
-    def _publish(self, written: Written) -> None:
-        self.rounds += bool(written.moved)
-        self._publisher.publish(written, in_doubt=self._in_doubt)
+            self.rounds += bool(written.moved)
+            self._publisher.publish(written, in_doubt=self._in_doubt)
 
     def _set_aside(self, locked: Sequence[Ending]) -> None:
         """A row that is locked must not keep the others from being written."""

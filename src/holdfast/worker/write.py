@@ -90,13 +90,15 @@ class OutcomeWriter:
                 for ending in endings:
                     yield await self._move_alone(transition, ending)
 
-    async def _move(self, transition: Transition, endings: Sequence[Ending]) -> Written:
-        changes = [_change_of(ending) for ending in endings]
-        return await self._change(transition, endings, changes)
-
-    async def _change(
-        self, transition: Transition, endings: Sequence[Ending], changes: Sequence[Change]
+    async def _move(
+        self,
+        transition: Transition,
+        endings: Sequence[Ending],
+        changes: Sequence[Change] | None = None,
     ) -> Written:
+        """Write outcomes, by default all that there is to say of each."""
+        if changes is None:
+            changes = [_change_of(ending) for ending in endings]
         moved = await self._leases.change(transition, changes)
         if len(moved) == len(changes):
             return Written(endings)
@@ -142,7 +144,7 @@ class OutcomeWriter:
             result=change.result and replace(change.result, value=None, error=UNSTORED),
         )
         try:
-            return await self._change(transition, [ending], [bare])
+            return await self._move(transition, [ending], [bare])
         except DatabaseError as error:
             if _passes(error):
                 raise

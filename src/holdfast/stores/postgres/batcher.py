@@ -94,10 +94,12 @@ class EnqueueBatcher:
         return flight
 
     def _end(self, flight: object) -> None:
-        if flight is self._on_the_way:
-            self._send_next()
-        else:
+        if flight is not self._on_the_way:
             self._overtakers += 1
+        elif self._timer is None and not any(self._waiting.values()):
+            self._on_the_way, self._slow = None, False
+        else:
+            self._send_next()
 
     def _overtake(self) -> None:
         self._timer = None

@@ -152,7 +152,7 @@ def fields(job: NewJob) -> dict[str, object]:
         "instant": after if isinstance(after, datetime) else None,
         "delay": after if isinstance(after, timedelta) else None,
         "dedupe_key": key,
-        "headers": rows.headers(headers),
+        "headers": None if headers is None else rows.headers(headers),
         "max_attempts": attempts,
         "max_recoveries": recoveries,
     }

@@ -74,7 +74,10 @@ class PostgresJobs:
             return []
         try:
             if self._runner.driver.autocommits:
-                return await self._enqueue_batcher().insert(jobs, on_conflict)
+                batcher = self._batcher
+                if batcher is None or not batcher.at_home:
+                    batcher = self._batcher = self._new_batcher()
+                return await batcher.insert(jobs, on_conflict)
             return await self._inserter.insert(jobs, on_conflict, monotonic())
         except ConnectionLost as error:
             raise OutcomeUnknown(
@@ -82,13 +85,11 @@ class PostgresJobs:
                 f"or may not be in the queue; enqueue with a dedupe_key to make trying again safe"
             ) from error
 
-    def _enqueue_batcher(self) -> EnqueueBatcher:
-        if self._batcher is None or not self._batcher.at_home:
-            overtakers = _OVERTAKERS if self._runner.driver.concurrent else 0
-            self._batcher = EnqueueBatcher(
-                self._inserter.insert, overtakers=overtakers, beside=self._second().insert
-            )
-        return self._batcher
+    def _new_batcher(self) -> EnqueueBatcher:
+        overtakers = _OVERTAKERS if self._runner.driver.concurrent else 0
+        return EnqueueBatcher(
+            self._inserter.insert, overtakers=overtakers, beside=self._second().insert
+        )
 
     def _second(self) -> Inserter:
         """Return an inserter on a second connection, which is opened on first use."""

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from holdfast.clock import monotonic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from holdfast.models import ClaimRule, Job
+    from holdfast.stores.postgres.pauses import PauseView
 
 _BOTTOM = datetime(1, 1, 1, tzinfo=UTC)
 _TOP = datetime(9999, 1, 1, tzinfo=UTC)
@@ -74,7 +75,8 @@ class Lane:
         if last is not None:
             self.floor, self.floor_id = last.execute_after, last.id
         self.dry = count < share
-        self.rule.took(count)
+        if self.rule.room is not None:
+            self.rule.room.left -= count
 
     def touches(self, later: Lane) -> bool:
         """Whether they are parts of one lane with less than a second between them."""
@@ -95,9 +97,9 @@ class Lane:
 class Lanes:
     """All lanes of a worker."""
 
-    def __init__(self, paused: Callable[[str], bool] = lambda _: False) -> None:
-        self._paused = paused
-        """Whether an entrypoint's lanes are to be left alone."""
+    def __init__(self, pauses: PauseView | None = None) -> None:
+        self._pauses = pauses
+        """Lanes of paused entrypoints are left alone."""
         self._lanes: list[Lane] = []
         self._late_parts: list[Lane] = []
         self._rules: dict[str, ClaimRule] = {}
@@ -137,10 +139,6 @@ class Lanes:
             lane.rescanned_to is not None for lane in self._lanes if lane.rule.fit(1)
         )
 
-    @property
-    def _rescanning(self) -> bool:
-        return any(lane.rescanned_to is not None for lane in self._lanes)
-
     def question(self) -> dict[str, Any]:
         """Build the arguments of a scan: the floor and the next slice of each lane, and the gaps
         between known priorities."""
@@ -167,7 +165,7 @@ class Lanes:
         }
 
     def _next_slices(self) -> list[Lane | None]:
-        self._pass_begins = not self._rescanning
+        self._pass_begins = all([lane.rescanned_to is None for lane in self._lanes])
         self._at_the_floors = self._pass_begins or not self._at_the_floors
         if self._at_the_floors:
             return [lane.below(lane.floor, self._slice) for lane in self._lanes]
@@ -193,8 +191,9 @@ class Lanes:
                 self._mark_rescanned(lane, late=late)
             if due is not None:
                 dues.append(due)
-        place = {name: n for n, name in enumerate(self._rules)}
-        self._lanes.sort(key=lambda lane: place[lane.rule.entrypoint])
+        if len(self._lanes) > 1:
+            place = {name: n for n, name in enumerate(self._rules)}
+            self._lanes.sort(key=lambda lane: place[lane.rule.entrypoint])
         self._due_at = monotonic() + min(dues).total_seconds() if dues else None
         self._pace(longest.total_seconds())
 
@@ -272,9 +271,15 @@ class Lanes:
         return [(lane, size) for lane, size in zip(lanes, shares, strict=True) if size]
 
     def _open(self) -> list[Lane]:
-        lanes = [lane for lane in (*self._late_parts, *self._lanes) if lane.open]
-        paused = {name for name in self._rules if self._paused(name)}
-        return [lane for lane in lanes if lane.rule.entrypoint not in paused] if paused else lanes
+        """Lanes that may have more. Each claim asks a few times, so `Lane.open` is spelled out."""
+        lanes = [
+            lane
+            for lane in (*self._late_parts, *self._lanes)
+            if not lane.dry and (lane.rule.room is None or lane.rule.room.left > 0)
+        ]
+        if self._pauses is None or not self._pauses.paused:
+            return lanes
+        return [lane for lane in lanes if not self._pauses.covers(lane.rule.entrypoint)]
 
     def _gaps(self, name: str) -> list[tuple[str, int, int]]:
         """Above, between and below the known priorities of an entrypoint."""

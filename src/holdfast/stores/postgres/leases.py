@@ -84,7 +84,7 @@ class PostgresLeases:
         self.handlers = handlers or HandlerConnections(runner.driver)
         self._names = names
         self._pauses = PauseView(runner)
-        self._lanes = Lanes(self._pauses.covers)
+        self._lanes = Lanes(self._pauses)
         self._rollup = StatisticsRollup()
         self._vacuum = Vacuum(names)
         self._restorer = ClaimRestorer()
@@ -102,7 +102,8 @@ class PostgresLeases:
     async def claim(
         self, rules: Sequence[ClaimRule], *, limit: int, worker: str, sweep: bool = False
     ) -> list[Job]:
-        await self.recall()
+        if self._doubtful:
+            await self._release_doubtful()
         self._contended = False
         self._unreadable.clear()
         if sweep or not self._lanes.knows(rules):
@@ -129,7 +130,7 @@ class PostgresLeases:
         await self.recall()
         self._unreadable.clear()
         # These jobs are few and claimed seldom, so no floors are remembered.
-        lanes = Lanes(self._pauses.covers)
+        lanes = Lanes(self._pauses)
         lanes.reset(rules)
         await self._pauses.renew()
         found = await self._runner.run("lanes:recovered", **lanes.question())
@@ -160,7 +161,8 @@ class PostgresLeases:
         """End a claim: what its statements took is known, and in order."""
         if self._unreadable:
             await self._hold_unreadable()
-        jobs = await self._without_paused(jobs)
+        if jobs and monotonic() - self._pauses.seen_at >= LATE_SECONDS:
+            jobs = await self._without_paused(jobs)
         # Clear only after every statement succeeded. Otherwise jobs claimed earlier would have no
         # owner.
         statements = len(self._doubtful)
@@ -172,7 +174,7 @@ class PostgresLeases:
 
     async def next_due(self, rules: Sequence[ClaimRule]) -> timedelta | None:
         due = self._lanes.next_scan()
-        if self._pauses.empty:
+        if not self._pauses.paused:
             return due
         return _VIEW if due is None else min(due, _VIEW)
 
@@ -193,7 +195,7 @@ class PostgresLeases:
                 name = WITH_RESULT
                 values |= self._result_values(batch)
             [[moved]] = await self._runner.run(name, **values)
-            done += _moved(held, moved)
+            done += held if len(moved) == len(held) else _moved(held, moved)
         return done
 
     def _change_values(
@@ -201,9 +203,14 @@ class PostgresLeases:
     ) -> dict[str, object]:
         values: dict[str, object] = {
             "reasons": rows.column([change.reason for change in changes]),
-            "tracebacks": rows.column([rows.traceback(change.traceback) for change in changes]),
-            "fingerprints": rows.column([change.fingerprint for change in changes]),
+            "tracebacks": None,
+            "fingerprints": None,
         }
+        if any([change.error or change.traceback for change in changes]):
+            values |= {
+                "tracebacks": rows.column([rows.traceback(change.traceback) for change in changes]),
+                "fingerprints": rows.column([change.fingerprint for change in changes]),
+            }
         if not transition.leaves:
             values |= {
                 "delays": rows.column([change.delay for change in changes]),
@@ -322,8 +329,6 @@ class PostgresLeases:
 
     async def _without_paused(self, jobs: list[Job]) -> list[Job]:
         """Release what was paused while a late reply was on its way."""
-        if not jobs or monotonic() - self._pauses.seen_at < LATE_SECONDS:
-            return jobs
         await self._pauses.renew()
         late = {job.id for job in jobs if self._pauses.covers(job.entrypoint)}
         changes = [

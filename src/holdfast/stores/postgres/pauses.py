@@ -70,27 +70,24 @@ class PauseView:
     def __init__(self, runner: Runner, *, optional: bool = False) -> None:
         self._runner = runner
         self._optional = optional
-        self._until: dict[str, float] = {}
+        self.paused: dict[str, float] = {}
+        """Until when (monotonic), by entrypoint; an empty name means everything."""
         self.seen_at = -math.inf
 
     def covers(self, entrypoint: str) -> bool:
         """Whether jobs of this entrypoint are paused, by name or with everything."""
         now = monotonic()
-        return any(self._until.get(name, -math.inf) > now for name in ("", entrypoint))
-
-    @property
-    def empty(self) -> bool:
-        return not self._until
+        return any(self.paused.get(name, -math.inf) > now for name in ("", entrypoint))
 
     def scanned(self, asked_at: float, found: Iterable[tuple[str, bool]]) -> None:
         """Take over what a scan said of each entrypoint that has lanes."""
         self.seen_at = asked_at
         for name, paused in found:
-            self._until.pop(name, None)
+            self.paused.pop(name, None)
             if paused:
-                self._until[name] = math.inf
+                self.paused[name] = math.inf
         # A scan says of each entrypoint whether everything is paused.
-        self._until.pop("", None)
+        self.paused.pop("", None)
 
     def expire(self) -> None:
         """Ask again before the next claim."""
@@ -106,13 +103,13 @@ class PauseView:
         except DatabaseError as error:
             if not self._optional or error.sqlstate not in _ABSENT:
                 raise
-            self._until.clear()
+            self.paused.clear()
             self.seen_at = asked_at + _ABSENT_SECONDS
             return
         self._take(found, asked_at)
 
     def _take(self, found: Iterable[Row], asked_at: float) -> None:
-        self._until = {
+        self.paused = {
             row[0]: math.inf if row[5] is None else asked_at + float(row[5]) for row in found
         }
         self.seen_at = asked_at

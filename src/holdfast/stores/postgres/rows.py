@@ -55,16 +55,15 @@ class Instants(dict[float | None, datetime | None]):
     the year 2100; nothing later can be due."""
 
     def __missing__(self, seconds: float | None) -> datetime | None:
-        self[seconds] = instant = None if seconds is None else _instant(seconds)
+        instant = None
+        if seconds is not None:
+            try:
+                instant = datetime.fromtimestamp(seconds, UTC)
+            except (OverflowError, ValueError):
+                # Written by hand: beyond the years that Python has.
+                instant = (datetime.max if seconds > 0 else datetime.min).replace(tzinfo=UTC)
+        self[seconds] = instant
         return instant
-
-
-def _instant(seconds: float) -> datetime:
-    try:
-        return datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, ValueError):
-        # Written by hand: beyond the years that Python has.
-        return (datetime.max if seconds > 0 else datetime.min).replace(tzinfo=UTC)
 
 
 def _headers(words: str | dict[str, Any]) -> dict[str, Any]:

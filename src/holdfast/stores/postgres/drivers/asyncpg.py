@@ -113,10 +113,10 @@ class AsyncpgPoolDriver(BaseDriver):
                 "set max_size to 2 or more, or poll only"
             )
         while True:
-            async with self._lend(self._timeout) as loan:
+            async with self._lend(self.timeout) as loan:
                 connection, lock = loan.connection, loan.connection.new_lock()
                 if not await is_pooled(loan) or await receives(
-                    connection, lock, self._notify, self._timeout
+                    connection, lock, self._notify, self.timeout
                 ):
                     await attend(connection, lock, channel, on_notify, on_ready)
             self._pooler.warn_deaf("the pool's server")

@@ -177,7 +177,7 @@ class BaseDriver(ABC):
     def __init__(
         self, *, timeout: float = DEFAULT_TIMEOUT_SECONDS, pooler: Pooler | None = None
     ) -> None:
-        self._timeout = positive("timeout", timeout)
+        self.timeout = positive("timeout", timeout)
         self._pooler = pooler or Pooler()
 
     @property
@@ -193,10 +193,6 @@ class BaseDriver(ABC):
         return False
 
     @property
-    def timeout(self) -> float:
-        return self._timeout
-
-    @property
     def place(self) -> str | None:
         return None
 
@@ -206,7 +202,7 @@ class BaseDriver(ABC):
     async def fetch(
         self, sql: str, args: Sequence[object] = (), *, timeout: float | None = None
     ) -> Sequence[Row]:
-        async with self._lend(self._timeout if timeout is None else timeout) as loan:
+        async with self._lend(self.timeout if timeout is None else timeout) as loan:
             connection, left = loan.connection, loan.left
             limit = connection.server_limit
             if self._pooler.snapshots or (limit is not None and left > limit):
@@ -226,7 +222,7 @@ class BaseDriver(ABC):
 
     async def script(self, sql: str) -> None:
         async with (
-            self._lend(self._timeout) as loan,
+            self._lend(self.timeout) as loan,
             lifted(loan.connection, SCRIPT_TIMEOUT_SECONDS),
         ):
             work = loan.connection.script(sql, SCRIPT_TIMEOUT_SECONDS)
@@ -245,10 +241,10 @@ class BaseDriver(ABC):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Driver]:
-        async with self._lend(self._timeout) as loan, bracketed(loan.connection, self._timeout):
+        async with self._lend(self.timeout) as loan, bracketed(loan.connection, self.timeout):
             yield SingleDriver(
                 loan.connection,
-                timeout=self._timeout,
+                timeout=self.timeout,
                 pooler=self._pooler,
                 overseer=self._overseeing(),
             )
@@ -294,7 +290,7 @@ class SingleDriver(BaseDriver):
             yield Loan(self._connection, deadline)
 
     async def listen(self, channel: str, on_notify: OnNotify, on_ready: Callable[[], None]) -> None:
-        async with self._lend(self._timeout) as loan:
+        async with self._lend(self.timeout) as loan:
             pooled = await listening.is_pooled(loan)
         if pooled:
             # Whether it hears anything could only be asked through another connection.

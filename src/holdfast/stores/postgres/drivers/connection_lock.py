@@ -45,7 +45,7 @@ class AsyncConnectionLock:
     def __init__(self) -> None:
         self.free = 1
         """Places that the next users take at once. While there is one, nobody waits."""
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.waiting: deque[asyncio.Future[None]] = deque()
         self._answered = -math.inf
 
     def taken(self, seconds: float) -> _Taken:
@@ -68,8 +68,8 @@ class AsyncConnectionLock:
 
     def add_place(self) -> None:
         """Give a place to the first that waits."""
-        while self._waiting:
-            turn = self._waiting.popleft()
+        while self.waiting:
+            turn = self.waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
                 return
@@ -77,7 +77,7 @@ class AsyncConnectionLock:
 
     async def _wait(self, began: float, seconds: float) -> None:
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        self.waiting.append(turn)
         try:
             while not turn.done():
                 left = max(began, self._answered) + seconds - monotonic()

@@ -229,13 +229,19 @@ class ConnectionPool:
         self, purpose: AsyncConnectionLock, connection: Connection, error: BaseException | None
     ) -> None:
         """Return a connection after the call for which it was taken."""
-        if error is not None:
-            self._drop_broken(connection, error)
-        # One that was lost since is discarded when the next call takes it.
-        if error is not None and connection.closed:
-            self._open.discard(connection)
-        else:
+        if error is None:
+            # One that was lost since is discarded when the next call takes it.
             self._free.append(connection)
+            if not purpose.waiting and not self.lock.waiting:
+                purpose.free += 1
+                self.lock.free += 1
+                return
+        else:
+            self._drop_broken(connection, error)
+            if connection.closed:
+                self._open.discard(connection)
+            else:
+                self._free.append(connection)
         self.lock.leave(error)
         purpose.leave(error)
 

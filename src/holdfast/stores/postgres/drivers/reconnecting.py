@@ -73,7 +73,7 @@ class Reconnecting(BaseDriver):
         # Spelled out, because each statement of a worker comes this way: `_lend` takes longer.
         if self._closed or self._home is not asyncio.get_running_loop():
             self._begin()
-        loan = await self._pool.take(self._lock, self._timeout if timeout is None else timeout)
+        loan = await self._pool.take(self._lock, self.timeout if timeout is None else timeout)
         connection = self._used = loan.connection
         failed: BaseException | None = None
         try:
@@ -143,7 +143,7 @@ class Reconnecting(BaseDriver):
         return self._pooler.seen or self._plan.has_listen_address
 
     async def _for_listening(self) -> Connection:
-        async with self._lend(self._timeout) as loan:
+        async with self._lend(self.timeout) as loan:
             # With statement_cache_size=0 no pooler was looked for.
             if not self._pooler.seen and await is_pooled(loan):
                 self._pooler.notice(self.place)
@@ -159,7 +159,7 @@ class Reconnecting(BaseDriver):
                 connection,
                 self._pool.lock,
                 lambda channel, word: probe.fetch(NOTIFY, (channel, word)),
-                self._timeout,
+                self.timeout,
             )
         finally:
             await probe.close()
