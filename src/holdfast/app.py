@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.explanation import Explanation
     from holdfast.lifecycle import Status
-    from holdfast.models import OnFailure
+    from holdfast.models import Executor, OnFailure
     from holdfast.ports import Only, Store
-    from holdfast.task import EntrypointExecutorParameters, EntrypointOptions, Executor
+    from holdfast.task import EntrypointExecutorParameters, EntrypointOptions
 
 logger = logging.getLogger("holdfast.worker")
 

@@ -11,7 +11,7 @@ from holdfast.repeated import RepeatedLog
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from holdfast.models import Context, Job, JobId, Outcome
+    from holdfast.models import Executor, Job, JobId, Outcome
 
 logger = logging.getLogger("holdfast")
 
@@ -92,7 +92,7 @@ class Telemetry(Observer, Protocol):
         """Headers for a job that is enqueued now."""
         ...
 
-    def traced(self, executor: Runs, worker: str) -> Runs: ...
+    def traced(self, executor: Executor, worker: str) -> Executor: ...
 
     def gauge(
         self,
@@ -102,12 +102,6 @@ class Telemetry(Observer, Protocol):
     ) -> None:
         """What the gauges show until the next look: (queue, status, count), ages, states."""
         ...
-
-
-class Runs(Protocol):
-    """`ports.Executor` as this room sees it; rooms of one layer do not import each other."""
-
-    async def execute(self, job: Job, context: Context) -> None: ...
 
 
 class Observers:

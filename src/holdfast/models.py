@@ -572,6 +572,30 @@ class Context:
         return self.cancellation.reason in (LEASE_LOST, UNTRUSTED)
 
 
+class Executor(Protocol):
+    """Runs a handler. It raises what the handler raises, and never sees a store.
+
+    What wraps an executor has the same, and answers for what it wraps.
+    """
+
+    @property
+    def capacity(self) -> int:
+        """How many jobs run at once in this process, and are claimed for it; 0: no such bound."""
+        ...
+
+    @property
+    def limits_time(self) -> bool:
+        """Whether it ends a handler at the entrypoint's timeout by itself."""
+        ...
+
+    @property
+    def written_retries(self) -> int | None:
+        """After how many retries it gives up, if somebody wrote that number."""
+        ...
+
+    async def execute(self, job: Job, context: Context) -> None: ...
+
+
 LEASE_LOST = "lease lost"
 UNTRUSTED = "lease could not be renewed"
 CANCELED = "canceled"

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         Act,
         Change,
         ClaimRule,
-        Context,
         HeldFilter,
         Job,
         JobId,
@@ -540,9 +539,3 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-class Executor(Protocol):
-    """Runs a handler. It raises what the handler raises, and never sees a store."""
-
-    async def execute(self, job: Job, context: Context) -> None: ...

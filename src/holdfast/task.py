@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import FunctionType, MethodType
-from typing import Any, Literal, Protocol, TypedDict, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from holdfast.breaker import BreakerPolicy, policy_of
 from holdfast.errors import InvalidInput
-from holdfast.models import Capacity, ClaimRule, Context, Job, OnFailure
+from holdfast.models import Capacity, ClaimRule, Context, Executor, OnFailure
 
 Handler = Callable[..., Any]
 Kind = Literal["async", "thread", "process"]
@@ -36,12 +36,6 @@ class ExecutorCap(int):
 
 
 MAX_ATTEMPTS = DefaultCap(25)
-
-
-class Executor(Protocol):
-    """`ports.Executor` as this room sees it; rooms of one layer do not import each other."""
-
-    async def execute(self, job: Job, context: Context) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +95,7 @@ class Entrypoint:
 
     def rule(self, default_lease: timedelta) -> ClaimRule:
         """The rules a worker claims its jobs under."""
-        capacity = getattr(self.executor, "capacity", 0)
+        capacity = self.executor.capacity
         return ClaimRule(
             entrypoint=self.name,
             lease=self.retry_timer or default_lease,
@@ -257,7 +251,7 @@ def define(
 
 def _above_retries(cap: int | None, executor: Executor) -> int | None:
     """The cap, raised where it would end a job before the executor has used up its retries."""
-    retries: int | None = getattr(executor, "written_retries", None)
+    retries = executor.written_retries
     if cap is None or retries is None or retries < cap:
         return cap
     return ExecutorCap(retries + 1)

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import textwrap
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, JobTimeout
 from holdfast.executors import (
     AbstractEntrypointExecutor,
     EntrypointExecutor,
@@ -85,6 +86,19 @@ async def test_an_executor_of_the_users_own_runs_around_the_handler() -> None:
     await run(build(parameters(middle), lambda params: Loud(params)))
     await run(build(parameters(middle), lambda params: Named(params, label="job of")))
     assert order == ["before", "handler", "after", "job of mail"]
+
+
+async def test_an_executor_may_have_nothing_but_execute() -> None:
+    class Bare:
+        async def execute(self, job: Job, context: Context) -> None:
+            await asyncio.sleep(60)
+
+    bare: Any = Bare()
+    limited = replace(parameters(succeed), timeout=timedelta(milliseconds=20))
+    executor = build(limited, lambda _: bare)
+    assert executor.capacity == 0
+    with pytest.raises(JobTimeout):
+        await run(executor)
 
 
 def test_a_factory_that_returns_no_executor_is_refused() -> None:

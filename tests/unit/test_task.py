@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 class Recorded:
     """An executor that only remembers what it was built from."""
 
+    capacity = 0
+    limits_time = False
+    written_retries: int | None = None
+
     def __init__(self, parameters: EntrypointExecutorParameters) -> None:
         self.parameters = parameters
 

@@ -57,8 +57,7 @@ class TaskExecutor(AbstractEntrypointExecutor):
 
     @property
     def capacity(self) -> int:
-        found: int = getattr(self._inner, "capacity", 0)
-        return found
+        return self._inner.capacity
 
     async def execute(self, job: Job, context: Context) -> None:
         retry = self._rules.retry

@@ -10,8 +10,9 @@ from holdfast.executors.limit import limited
 from holdfast.executors.process import ProcessExecutor
 from holdfast.executors.retry import DatabaseRetryEntrypointExecutor, plain
 from holdfast.executors.thread import ThreadExecutor
+from holdfast.models import Executor
 from holdfast.retry import RemoteError
-from holdfast.task import EntrypointExecutorParameters, Executor
+from holdfast.task import EntrypointExecutorParameters
 
 __all__ = [
     "AbstractEntrypointExecutor",

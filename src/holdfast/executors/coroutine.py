@@ -22,6 +22,16 @@ class AbstractEntrypointExecutor(ABC):
         """How many jobs run at once in this process, and are claimed for it; 0: no such bound."""
         return 0
 
+    @property
+    def limits_time(self) -> bool:
+        """Whether it ends a handler at the entrypoint's timeout by itself."""
+        return False
+
+    @property
+    def written_retries(self) -> int | None:
+        """After how many retries it gives up, if somebody wrote that number."""
+        return None
+
     @abstractmethod
     async def execute(self, job: Job, context: Context) -> None:
         """Run the handler. What this raises is what became of the job."""

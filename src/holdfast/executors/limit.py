@@ -10,8 +10,8 @@ from holdfast.errors import JobTimeout
 from holdfast.executors.coroutine import AbstractEntrypointExecutor
 
 if TYPE_CHECKING:
-    from holdfast.models import Context, Job
-    from holdfast.task import EntrypointExecutorParameters, Executor
+    from holdfast.models import Context, Executor, Job
+    from holdfast.task import EntrypointExecutorParameters
 
 
 @dataclass(eq=False)
@@ -25,9 +25,12 @@ class TimeLimit(AbstractEntrypointExecutor):
     limits_time = True
 
     @property
+    def written_retries(self) -> int | None:
+        return self.inner.written_retries
+
+    @property
     def capacity(self) -> int:
-        found: int = getattr(self.inner, "capacity", 0)
-        return found
+        return self.inner.capacity
 
     async def execute(self, job: Job, context: Context) -> None:
         timeout = self.parameters.timeout
@@ -47,8 +50,22 @@ class TimeLimit(AbstractEntrypointExecutor):
             ) from cause
 
 
+class Adopted:
+    """An executor of a user's own that is no AbstractEntrypointExecutor: it may lack the rest."""
+
+    def __init__(self, inner: Executor) -> None:
+        self.inner = inner
+        self.capacity: int = getattr(inner, "capacity", 0)
+        self.limits_time: bool = getattr(inner, "limits_time", False)
+        self.written_retries: int | None = getattr(inner, "written_retries", None)
+
+    async def execute(self, job: Job, context: Context) -> None:
+        await self.inner.execute(job, context)
+
+
 def limited(parameters: EntrypointExecutorParameters, executor: Executor) -> Executor:
     """The executor with the entrypoint's timeout, unless it sees to that itself."""
-    if parameters.timeout is None or getattr(executor, "limits_time", False):
-        return executor
-    return TimeLimit(parameters, executor)
+    whole = executor if isinstance(executor, AbstractEntrypointExecutor) else Adopted(executor)
+    if parameters.timeout is None or whole.limits_time:
+        return whole
+    return TimeLimit(parameters, whole)

@@ -17,8 +17,8 @@ from holdfast.retry import message_of, requested
 from holdfast.task import MAX_COUNT, DefaultCap
 
 if TYPE_CHECKING:
-    from holdfast.models import Context, Job
-    from holdfast.task import EntrypointExecutorParameters, Executor, Kind
+    from holdfast.models import Context, Executor, Job
+    from holdfast.task import EntrypointExecutorParameters, Kind
 
 _PLAIN: dict[Kind, type[AbstractEntrypointExecutor]] = {
     "async": EntrypointExecutor,
@@ -60,8 +60,7 @@ class DatabaseRetryEntrypointExecutor(AbstractEntrypointExecutor):
 
     @property
     def capacity(self) -> int:
-        found: int = getattr(self._inner, "capacity", 0)
-        return found
+        return self._inner.capacity
 
     @property
     def written_retries(self) -> int | None:

@@ -51,8 +51,7 @@ class TableExecutor(AbstractEntrypointExecutor):
 
     @property
     def capacity(self) -> int:
-        found: int = getattr(self._inner, "capacity", 0)
-        return found
+        return self._inner.capacity
 
     async def execute(self, job: Job, context: Context) -> None:
         readable = job._replace(row=self._read_row(job))

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from holdfast.events import Run
-    from holdfast.models import Context, Job, Outcome
-    from holdfast.ports import Executor
+    from holdfast.models import Context, Executor, Job, Outcome
 
 SCOPE = "holdfast"
 _BREAKER_STATES = {"closed": 0, "half_open": 1, "open": 2}
@@ -263,8 +262,7 @@ class OpenTelemetry:
 
     def traced(self, executor: Executor, worker: str) -> Executor:
         """The executor with a span around each handler, in the trace of its enqueue."""
-        capacity = getattr(executor, "capacity", 0)
-        return _TracedExecutor(executor, self._tracer, self._claims, worker, capacity)
+        return _TracedExecutor(executor, self._tracer, self._claims, worker)
 
 
 def _add(counter: metrics.Counter, queues: Mapping[str, int]) -> None:
@@ -290,9 +288,20 @@ class _TracedExecutor:
     tracer: trace.Tracer
     claims: _Claims
     worker: str
-    capacity: int
     refused: _Refused | None = None
     """The last one: what comes next is most often of the same claim."""
+
+    @property
+    def capacity(self) -> int:
+        return self.inner.capacity
+
+    @property
+    def limits_time(self) -> bool:
+        return self.inner.limits_time
+
+    @property
+    def written_retries(self) -> int | None:
+        return self.inner.written_retries
 
     async def execute(self, job: Job, context: Context) -> None:
         refused = self.refused
