@@ -12,11 +12,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 from holdfast import db, embedded
-from holdfast.checks import check_ids
 from holdfast.client.client import Client
 from holdfast.client.explain import explain_entrypoint, explain_job
 from holdfast.client.groups import TaskGroup, TaskMethods
 from holdfast.client.handles import JobHandle, as_completed, wait_for
+from holdfast.client.job_checks import check_ids
 from holdfast.client.queries import Queries, SyncQueries
 from holdfast.clock import SystemClock
 from holdfast.errors import ConnectionFailed, InvalidInput, WrongEventLoop

@@ -22,6 +22,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from holdfast import checks
 from holdfast.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -61,8 +62,10 @@ class BreakerPolicy:
     def __post_init__(self) -> None:
         faults = [
             *name_faults(self.name),
-            *_count_faults("threshold", self.threshold),
-            *_count_faults("probes", self.probes),
+            *checks.faults(
+                checks.integer_fault("threshold", self.threshold, 1),
+                checks.integer_fault("probes", self.probes, 1),
+            ),
             *self._duration_faults(),
             *self._ignore_faults(),
         ]
@@ -282,12 +285,4 @@ def name_faults(name: object) -> list[str]:
         return [f"the name must be a text of at least one character, got {name!r:.80}"]
     if len(name) > MAX_NAME:
         return [f"the name has {len(name)} characters, more than the {MAX_NAME} allowed"]
-    if "\x00" in name or any("\ud800" <= letter <= "\udfff" for letter in name):
-        return ["the name holds a NUL or a lone surrogate, which PostgreSQL cannot store"]
-    return []
-
-
-def _count_faults(what: str, value: object) -> list[str]:
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_COUNT:
-        return []
-    return [f"{what} must be a whole number from 1 to {_MAX_COUNT}, got {value!r}"]
+    return checks.faults(checks.unstorable_fault("the name", name))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
 
+from holdfast import checks
 from holdfast.errors import InvalidInput
 
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,30}")
@@ -113,11 +114,10 @@ class WorkerSettings:
     its worker."""
 
     def __post_init__(self) -> None:
-        faults = [
-            f"{name} must be a whole number of at least 1, got {value!r}"
-            for name, value in (("batch_size", self.batch_size), ("concurrency", self.concurrency))
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1
-        ]
+        faults = checks.faults(
+            checks.integer_fault("batch_size", self.batch_size, 1, None),
+            checks.integer_fault("concurrency", self.concurrency, 1, None),
+        )
         for name, value, least in (
             ("dequeue_timeout", self.dequeue_timeout, timedelta(0)),
             ("heartbeat_timeout", self.heartbeat_timeout, timedelta(milliseconds=100)),

@@ -13,6 +13,7 @@ from types import FunctionType, MethodType
 from typing import Any, Literal, TypedDict, get_args
 
 from holdfast.breaker import BreakerPolicy, policy_of
+from holdfast.checks import faults, integer_fault, unstorable_fault
 from holdfast.errors import InvalidInput
 from holdfast.models import Capacity, ClaimRule, Context, Executor, OnFailure
 
@@ -207,20 +208,22 @@ def define(
 
     takes_job=False is for a function that its executor calls with something else.
     """
-    faults = [
+    found = [
         *_name_faults(name),
         *_limit_faults(concurrency_limit, serialized_dispatch),
         *_duration_faults(retry_timer, timeout),
         *_choice_faults("on_failure", on_failure, get_args(OnFailure)),
         *_choice_faults("executor", executor, get_args(Kind)),
-        *([] if max_attempts is None else _count_faults("max_attempts", max_attempts, 1)),
-        *_count_faults("max_recoveries", max_recoveries, 1),
+        *faults(
+            None if max_attempts is None else integer_fault("max_attempts", max_attempts, 1),
+            integer_fault("max_recoveries", max_recoveries, 1),
+        ),
         *(_handler_faults(name, func, accepts_context, executor) if takes_job else ()),
         *(() if takes_job else _colour_faults(f"task {name!r:.80}", func, executor)),
         *_breaker_faults(breaker),
     ]
-    if faults:
-        raise InvalidInput(f"entrypoint {name!r:.80}: " + "; ".join(faults))
+    if found:
+        raise InvalidInput(f"entrypoint {name!r:.80}: " + "; ".join(found))
     limit = 1 if serialized_dispatch else concurrency_limit
     with_context = takes_context(func) if accepts_context is None else bool(accepts_context)
     parameters = EntrypointExecutorParameters(
@@ -302,27 +305,19 @@ def _name_faults(name: object) -> list[str]:
         return ["the name is blank; give the name that producers enqueue"]
     if len(name) > MAX_NAME:
         return [f"the name has {len(name)} characters, more than the {MAX_NAME} allowed"]
-    if "\x00" in name or any("\ud800" <= letter <= "\udfff" for letter in name):
-        return ["the name holds a NUL or a lone surrogate, which PostgreSQL cannot store"]
-    return []
-
-
-def _count_faults(what: str, value: object, least: int) -> list[str]:
-    if isinstance(value, int) and not isinstance(value, bool) and least <= value <= MAX_COUNT:
-        return []
-    return [f"{what} must be a whole number from {least} to {MAX_COUNT}, got {value!r}"]
+    return faults(unstorable_fault("the name", name))
 
 
 def _limit_faults(concurrency_limit: object, serialized_dispatch: object) -> list[str]:
-    faults = _count_faults("concurrency_limit", concurrency_limit, 0)
+    found = faults(integer_fault("concurrency_limit", concurrency_limit, 0))
     if not isinstance(serialized_dispatch, bool):
-        return [*faults, f"serialized_dispatch must be True or False, got {serialized_dispatch!r}"]
-    if serialized_dispatch and not faults and concurrency_limit not in (0, 1):
+        return [*found, f"serialized_dispatch must be True or False, got {serialized_dispatch!r}"]
+    if serialized_dispatch and not found and concurrency_limit not in (0, 1):
         return [
             f"serialized_dispatch=True means concurrency_limit=1, but concurrency_limit is "
             f"{concurrency_limit!r}; leave one of the two out"
         ]
-    return faults
+    return found
 
 
 def _duration_faults(retry_timer: object, timeout: object) -> list[str]:

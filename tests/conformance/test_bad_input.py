@@ -73,8 +73,8 @@ JOBS: Mapping[str, Mapping[str, tuple[dict[str, Any], str]]] = {
         "surrogate in the entrypoint": ({"entrypoint": "\udc80"}, "lone surrogate"),
     },
     "priorities": {
-        "priority as a float": ({"priority": 1.5}, "priority must be a whole number .* got 1.5"),
-        "priority as a truth": ({"priority": True}, "priority must be a whole number .* got True"),
+        "priority as a float": ({"priority": 1.5}, "priority must be an integer .* got 1.5"),
+        "priority as a truth": ({"priority": True}, "priority must be an integer .* got True"),
         "priority too high": ({"priority": 2**31}, "got 2147483648"),
         "priority too low": ({"priority": -(2**31) - 1}, "got -2147483649"),
     },
@@ -99,7 +99,7 @@ JOBS: Mapping[str, Mapping[str, tuple[dict[str, Any], str]]] = {
         "large headers": ({"headers": {"a": "x" * 65536}}, "headers have 65545 characters"),
     },
     "caps": {
-        "no attempts": ({"max_attempts": 0}, "max_attempts must be a whole number from 1"),
+        "no attempts": ({"max_attempts": 0}, "max_attempts must be an integer from 1"),
         "attempts as a text": ({"max_attempts": "3"}, "max_attempts must be .* got '3'"),
     },
 }
@@ -108,7 +108,7 @@ CALLS: Mapping[str, Mapping[str, tuple[Call, str]]] = {
     "batches": {
         "a bad job among good ones": (
             lambda q: q.enqueue_many([NewJob("a"), NewJob("b", priority=2**40), NewJob("c")]),
-            "job 1 of 3: priority must be a whole number",
+            "job 1 of 3: priority must be an integer",
         ),
         "lists of different length": (
             lambda q: q.enqueue(["mail", "mail"], [b"1", b"2", b"3"]),
@@ -136,11 +136,11 @@ CALLS: Mapping[str, Mapping[str, tuple[Call, str]]] = {
         ),
         "no recoveries": (
             lambda q: q.enqueue_many([NewJob("mail", max_recoveries=0)]),
-            "max_recoveries must be a whole number from 1",
+            "max_recoveries must be an integer from 1",
         ),
     },
     "requeue": {
-        "requeue a text": (lambda q: q.requeue_jobs(["1"]), "whole number of at least 1, got '1'"),
+        "requeue a text": (lambda q: q.requeue_jobs(["1"]), "integer of at least 1, got '1'"),
         "requeue one id": (
             lambda q: q.requeue_jobs(1),
             r"ids must be a list of job ids, got 1; .*\[1\]",

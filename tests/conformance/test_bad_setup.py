@@ -167,7 +167,7 @@ def placed(rig: Rig) -> dict[str, Any]:
     ("options", "message"),
     [
         ({"mode": "forever"}, 'mode must be "continuous" or "drain", got \'forever\''),
-        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
         ({"heartbeat_timeout": timedelta(0)}, "heartbeat_timeout must be a timedelta of at least"),
         ({"drain_timeout": 5}, "drain_timeout must be a timedelta"),
     ],

@@ -293,8 +293,8 @@ def test_a_policy_reports_all_its_faults_at_once() -> None:
     [
         ({"cooldown": timedelta(hours=1)}, "max_cooldown must be at least the cooldown of 1:00:00"),
         ({"max_cooldown": timedelta.max}, "max_cooldown must be a timedelta of 1 ms to 36525 days"),
-        ({"threshold": 2**31}, "threshold must be a whole number from 1 to 2147483647"),
-        ({"threshold": 2.0}, "threshold must be a whole number"),
+        ({"threshold": 2**31}, "threshold must be an integer from 1 to 2147483647"),
+        ({"threshold": 2.0}, "threshold must be an integer"),
         ({"ignore": [ValueError]}, "ignore must be a tuple of exception classes"),
         ({"name": "x" * 201}, "201 characters"),
         ({"name": "a\0b"}, "NUL"),

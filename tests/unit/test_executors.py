@@ -207,7 +207,7 @@ async def test_threads_are_bounded(
 @pytest.mark.parametrize("executor", [ThreadExecutor, ProcessExecutor])
 @pytest.mark.parametrize("value", [0, -1, 1.5, True])
 def test_a_pool_without_workers_is_refused(executor: Any, value: Any) -> None:
-    with pytest.raises(InvalidInput, match="max_workers must be a whole number"):
+    with pytest.raises(InvalidInput, match="max_workers must be an integer"):
         executor(parameters(fail), max_workers=value)
 
 

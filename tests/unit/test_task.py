@@ -150,7 +150,7 @@ def test_a_name_of_two_hundred_characters_is_allowed() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"concurrency_limit": -1}, "concurrency_limit must be a whole number from 0"),
+        ({"concurrency_limit": -1}, "concurrency_limit must be an integer from 0"),
         ({"concurrency_limit": 2.0}, "got 2.0"),
         ({"concurrency_limit": True}, "got True"),
         ({"concurrency_limit": 2**31}, "got 2147483648"),
@@ -163,9 +163,9 @@ def test_a_name_of_two_hundred_characters_is_allowed() -> None:
         ({"timeout": 5}, "timeout must be a timedelta above zero, or None, got 5"),
         ({"on_failure": "keep"}, "on_failure must be 'delete' or 'hold', got 'keep'"),
         ({"on_failure": ["hold"]}, "got ['hold']"),
-        ({"max_attempts": 0}, "max_attempts must be a whole number from 1"),
-        ({"max_recoveries": 0}, "max_recoveries must be a whole number from 1"),
-        ({"max_recoveries": None}, "max_recoveries must be a whole number from 1"),
+        ({"max_attempts": 0}, "max_attempts must be an integer from 1"),
+        ({"max_recoveries": 0}, "max_recoveries must be an integer from 1"),
+        ({"max_recoveries": None}, "max_recoveries must be an integer from 1"),
         ({"accepts_context": "yes"}, "accepts_context must be True, False or None, got 'yes'"),
         ({"executor": "fork"}, "executor must be 'async' or 'thread' or 'process', got 'fork'"),
     ],

@@ -43,7 +43,7 @@ def parse_duration(text: str, option: str) -> timedelta:
 def parse_id(text: str) -> JobId:
     """A job id as it is typed; the range is checked where all ids are."""
     if not re.fullmatch(r"[0-9]{1,19}", text.strip()):
-        raise InvalidInput(f"job id {text!r} is not a whole number; `holdfast failed` lists ids")
+        raise InvalidInput(f"job id {text!r} is not an integer; `holdfast failed` lists ids")
     return JobId(int(text))
 
 

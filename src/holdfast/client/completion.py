@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-from holdfast.checks import check_ids
+from holdfast.client.job_checks import check_ids
 from holdfast.client.queries import Queries
 from holdfast.errors import ConnectionFailed, ConnectionLost, InvalidInput, JobNotFound
 from holdfast.lifecycle import FINAL, Status

@@ -20,7 +20,8 @@ from typing import (
 
 from holdfast import db
 from holdfast.breaker import BreakerState, name_faults
-from holdfast.checks import (
+from holdfast.checks import integer_fault
+from holdfast.client.job_checks import (
     check_entrypoint,
     check_ids,
     check_jobs,
@@ -718,8 +719,8 @@ def _pause_end(
 
 
 def _positive(name: str, value: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
-        raise InvalidInput(f"{name} must be a whole number of at least 1, got {value!r}")
+    if fault := integer_fault(name, value, 1):
+        raise InvalidInput(fault)
     return value
 
 

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from holdfast.checks import faults, integer_fault
 from holdfast.errors import InvalidTask
 from holdfast.retry import LONGEST_DELAY
 from holdfast.table import Backoff, exponential
@@ -40,26 +41,18 @@ class Retry:
         for name in ("on", "give_up_on"):
             value = getattr(self, name)
             object.__setattr__(self, name, value if isinstance(value, tuple) else (value,))
-        if faults := self._faults():
-            raise InvalidTask("Retry: " + "; ".join(faults))
+        if found := self._faults():
+            raise InvalidTask("Retry: " + "; ".join(found))
 
     def _faults(self) -> list[str]:
-        faults = []
-        attempts = self.attempts
-        if (
-            isinstance(attempts, bool)
-            or not isinstance(attempts, int)
-            or not 1 <= attempts < MAX_COUNT
-        ):
-            limits = f"an integer from 1 to {MAX_COUNT - 1}"
-            faults.append(f"attempts must be {limits}, got {attempts!r}")
+        found = faults(integer_fault("attempts", self.attempts, 1, MAX_COUNT - 1))
         if not callable(self.backoff):
-            faults.append(f"backoff must be a function such as exponential(), got {self.backoff!r}")
+            found.append(f"backoff must be a function such as exponential(), got {self.backoff!r}")
         for name in ("on", "give_up_on"):
             for kind in getattr(self, name):
                 if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-                    faults.append(f"{name} must hold exception classes, got {kind!r}")
-        return faults
+                    found.append(f"{name} must hold exception classes, got {kind!r}")
+        return found
 
     def applies(self, error: BaseException) -> bool:
         """Whether a handler that raised this is to be run again while attempts are left."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from holdfast.checks import faults, integer_fault
 from holdfast.errors import InvalidInput, RetryRequested
 from holdfast.executors.coroutine import AbstractEntrypointExecutor, EntrypointExecutor
 from holdfast.executors.limit import limited
@@ -53,8 +54,8 @@ class DatabaseRetryEntrypointExecutor(AbstractEntrypointExecutor):
     limits_time = True
 
     def __post_init__(self) -> None:
-        if faults := self._faults():
-            raise InvalidInput("DatabaseRetryEntrypointExecutor: " + "; ".join(faults))
+        if found := self._faults():
+            raise InvalidInput("DatabaseRetryEntrypointExecutor: " + "; ".join(found))
         self._retries = self._agreed_retries()
         self._inner = limited(self.parameters, self.inner) if self.inner else plain(self.parameters)
 
@@ -107,22 +108,15 @@ class DatabaseRetryEntrypointExecutor(AbstractEntrypointExecutor):
         )
 
     def _faults(self) -> list[str]:
-        attempts, multiplier = self.max_attempts, self.backoff_multiplier
-        faults = []
-        if (
-            isinstance(attempts, bool)
-            or not isinstance(attempts, int)
-            or not 0 <= attempts < MAX_COUNT
-        ):
-            limits = f"an integer from 0 to {MAX_COUNT - 1}"
-            faults.append(f"max_attempts must be {limits}, got {attempts!r}")
+        multiplier = self.backoff_multiplier
+        found = faults(integer_fault("max_attempts", self.max_attempts, 0, MAX_COUNT - 1))
         for what, value in (("initial_delay", self.initial_delay), ("max_delay", self.max_delay)):
             if not isinstance(value, timedelta) or value < timedelta(0):
-                faults.append(f"{what} must be a timedelta of zero or more, got {value!r}")
+                found.append(f"{what} must be a timedelta of zero or more, got {value!r}")
         if (
             isinstance(multiplier, bool)
             or not isinstance(multiplier, int | float)
             or not 1 <= multiplier < math.inf
         ):
-            faults.append(f"backoff_multiplier must be a finite number from 1, got {multiplier!r}")
-        return faults
+            found.append(f"backoff_multiplier must be a finite number from 1, got {multiplier!r}")
+        return found

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from dataclasses import dataclass
 
+from holdfast.checks import integer_fault
 from holdfast.errors import InvalidInput
 from holdfast.executors.coroutine import AbstractEntrypointExecutor
 from holdfast.models import NOT_STARTED, SHUTDOWN, TIMED_OUT, UNTRUSTED, Context, Job
@@ -96,8 +97,8 @@ class DaemonThreads:
 def capacity_of(max_workers: int | None, default: int) -> int:
     if max_workers is None:
         return default
-    if isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 1:
-        raise InvalidInput(f"max_workers must be a whole number of at least 1, got {max_workers!r}")
+    if fault := integer_fault("max_workers", max_workers, 1, None):
+        raise InvalidInput(fault)
     return max_workers
 
 

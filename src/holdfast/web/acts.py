@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from starlette.datastructures import QueryParams
 
-from holdfast.checks import check_text
+from holdfast.client.job_checks import check_text
 from holdfast.errors import InvalidInput
 from holdfast.models import JobId, NewJob, Requeued
 from holdfast.monitor import pages

@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from holdfast.checks import is_integer
 from holdfast.errors import InvalidInput
 from holdfast.stores.postgres.drivers.pool import ConnectionPool
 from holdfast.stores.postgres.drivers.reconnecting import Reconnecting
@@ -71,7 +72,7 @@ class Connections:
     def limit(self, most: int) -> None:
         """Open at most this many connections from now on."""
         least = 2 if self.has_listen_address else 1
-        if isinstance(most, bool) or not isinstance(most, int) or most < least:
+        if not is_integer(most, least):
             why = ": listen_dsn needs one of its own" if least == 2 else ""
             raise InvalidInput(
                 f"connections must be an integer of at least {least}{why}, got {most!r}"

@@ -244,7 +244,7 @@ def _key_faults(
         faults.append(
             Fault(
                 queue.key,
-                f"key {queue.key!r} is {types[queue.key]}; it must be a whole number, text or uuid",
+                f"key {queue.key!r} is {types[queue.key]}; it must be an integer, text or uuid",
                 None,
                 True,
             )
