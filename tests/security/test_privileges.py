@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.settings import Names
 from holdfast.stores.postgres.binding import Binding
-from holdfast.stores.postgres.grants import GRANTS, Grant, Role, grants_sql, purpose
+from holdfast.stores.postgres.grants import GRANTS, Grant, Role, grants_sql
 from holdfast.stores.postgres.render import READING, statements
 from tests.security.roles import drop
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ALL = frozenset(statements(Names()).names())
 CARRYING = frozenset(READING)
-LOOKING = frozenset(name for name in ALL if purpose(name) is Role.READER) | {
+LOOKING = frozenset(name for name in ALL if statements(Names())[name].role is Role.READER) | {
     "statuses",
     "uncounted",
 }

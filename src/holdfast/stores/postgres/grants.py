@@ -7,7 +7,6 @@ an operator may write into the log is a matter of values, so a policy of the log
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
@@ -22,7 +21,7 @@ from holdfast.stores.postgres.binding import (
     LEASE_COLUMNS,
     Binding,
 )
-from holdfast.stores.postgres.pages import PAGES
+from holdfast.stores.postgres.catalogue import Role as Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,16 +31,6 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME = 63
 _RESERVED = ("public", "none", "current_role", "current_user", "session_user")
-
-
-class Role(enum.StrEnum):
-    """Who connects, and what for."""
-
-    PRODUCER = "producer"
-    WORKER = "worker"
-    OPERATOR = "operator"
-    PRUNER = "pruner"
-    READER = "reader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,61 +166,6 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
         ),
     ),
 }
-
-_PURPOSES: Mapping[Role, tuple[str, ...]] = {
-    Role.PRODUCER: (
-        *("enqueue:raise", "enqueue:skip", "enqueue_one:raise", "enqueue_one:skip"),
-        *("enqueue_close", "enqueue_recall", "statuses", "results"),
-    ),
-    Role.OPERATOR: (
-        *("requeue", "edit", "cancel", "delete", "schedule_pause", "schedule_remove", "lock"),
-        *("move", "leased_to", "raise_priority"),
-        *("breaker_register", "breaker_write", "pause", "resume"),
-    ),
-    Role.PRUNER: (
-        "prune",
-        "uncounted",
-        "clear_log",
-        "clear_statistics",
-        "delete_expired",
-        "retention_write",
-    ),
-    Role.READER: (
-        *("get", "list_held", "list_running", "browse", "size", "oldest", "history", "log", "ids"),
-        *(
-            "statistics",
-            "uncounted_since",
-            "timings",
-            "requeue_preview",
-            "doctor_server",
-            "doctor_tables",
-            "doctor_plan",
-            "doctor_log",
-            "doctor_roles",
-            "doctor_lacking",
-            "sees_results",
-            "explain_job",
-            "explain_first",
-            "pauses",
-            "acts",
-            "workers",
-            "schedule_all",
-            "breaker_read",
-            "unrecorded",
-            "retention_read",
-        ),
-        *("progress", "list_progress"),
-        *PAGES,
-    ),
-}
-
-
-def purpose(statement: str) -> Role:
-    """The role that exists for a statement; several may run it."""
-    for role, statements in _PURPOSES.items():
-        if statement.removesuffix(":hidden") in statements:
-            return role
-    return Role.WORKER
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,23 +22,3 @@ CHOSEN = """(:status::text is null or j.status::text = :status::text)
 
 LISTS = ("page_jobs", "page_jobs_of", "page_jobs_held", "page_jobs_leased")
 """Each has a twin `name:hidden` for users whose privileges end before headers."""
-
-PAGES = (
-    *LISTS,
-    "page_open",
-    "page_nav",
-    "page_entrypoints",
-    "page_running",
-    "page_held",
-    "page_reach",
-    "page_count",
-    "page_newer",
-    "page_key",
-    "page_rates",
-    "page_rates_of",
-    "page_waits",
-    "page_log_minutes",
-    "page_log",
-    "page_system",
-    "page_server",
-)

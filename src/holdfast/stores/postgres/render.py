@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from holdfast.histogram import STEPS
@@ -36,8 +35,9 @@ from holdfast.stores.postgres.binding import (
     SCHEDULE_COLUMNS,
     Binding,
 )
+from holdfast.stores.postgres.catalogue import Role, roles, source
 from holdfast.stores.postgres.lanes import MOST_OF_A_LANE
-from holdfast.stores.postgres.pages import CHOSEN, LISTED, LISTS, PAGES
+from holdfast.stores.postgres.pages import CHOSEN, LISTED, LISTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -229,6 +229,13 @@ class Statement:
     parameters: tuple[str, ...]
     reads: bool = False
     """It changes nothing, so it may be sent again when its reply was lost."""
+    file: str = ""
+    """The template it was rendered from."""
+
+    @property
+    def role(self) -> Role:
+        """The role that exists for it; several may run it."""
+        return roles()[self.file]
 
     def args(self, values: Mapping[str, object]) -> list[object]:
         return [values[parameter] for parameter in self.parameters]
@@ -246,8 +253,7 @@ def number(name: str, text: str) -> Statement:
 
 
 def template(file: str) -> str:
-    text = resources.files(__package__).joinpath("sql", f"{file}.sql").read_text("utf-8")
-    body = [line for line in text.splitlines() if not line.startswith("--")]
+    body = [line for line in source(file).splitlines() if not line.startswith("--")]
     return "\n".join(body)
 
 
@@ -332,80 +338,11 @@ class Statements(dict[str, Statement]):
         return sorted(self)
 
     def _fill(self, name: str, file: str, **parts: str) -> Statement:
-        return number(name, template(file).format(**{**self._common, **parts}))
+        numbered = number(name, template(file).format(**{**self._common, **parts}))
+        return replace(numbered, file=file)
 
     def _render_all(self) -> list[Statement]:
-        plain = [
-            "limit_lock",
-            "limit_add",
-            "limit_holder",
-            "running",
-            "claimed_under",
-            "leased_to",
-            "lock",
-            "locked",
-            "delete_claims",
-            "delete_ended_claims",
-            "restore_claims",
-            "unrecorded",
-            "delete_silent_workers",
-            "get",
-            "statuses",
-            "list_held",
-            "list_running",
-            "browse",
-            "size",
-            "history",
-            "log",
-            "aggregate",
-            "statistics",
-            "timings",
-            "prune",
-            "uncounted",
-            "uncounted_since",
-            "delete_expired",
-            "retention_read",
-            "retention_write",
-            "ids",
-            "clear_log",
-            "clear_statistics",
-            "report",
-            "sign_off",
-            "workers",
-            "wake",
-            "now",
-            "dead_rows",
-            "sees_payloads",
-            "sees_results",
-            "enqueue_close",
-            "enqueue_recall",
-            "delete_enqueues",
-            "results",
-            "delete_results",
-            "progress",
-            "list_progress",
-            "delete_progress",
-            "schedule_register",
-            "schedule_due",
-            "schedule_advance",
-            "schedule_all",
-            "schedule_pause",
-            "schedule_remove",
-            "breaker_read",
-            "breaker_register",
-            "breaker_write",
-            "pause",
-            "resume",
-            "pauses",
-            "acts",
-            "doctor_server",
-            "doctor_tables",
-            "doctor_log",
-            "doctor_roles",
-            "doctor_lacking",
-        ]
-        return [
-            *(self._fill(file, file) for file in (*plain, *PAGES)),
+        special = [
             *(
                 self._fill(f"enqueue:{word}", "insert", on_conflict=clause, skipped=_SKIPPED[word])
                 for word, clause in _ON_CONFLICT.items()
@@ -414,7 +351,6 @@ class Statements(dict[str, Statement]):
                 self._fill(f"enqueue_one:{word}", "insert_one", on_conflict=clause)
                 for word, clause in _ON_CONFLICT.items()
             ),
-            *(self._fill(f"{file}:hidden", file, seen=_SEEN_BY_FEW) for file in READING),
             *(self._claim(row) for row in TRANSITIONS.values() if row.verb is Verb.CLAIM),
             self._lanes("lanes", Guard.NEVER_RECOVERED),
             self._lanes("lanes:recovered", Guard.RECOVERED),
@@ -438,6 +374,10 @@ class Statements(dict[str, Statement]):
             self._note_progress(),
             *(self._remove(row) for row in TRANSITIONS.values() if _is_removal(row)),
         ]
+        rest = [file for file in roles() if file not in {each.file for each in special}]
+        # The hidden twins come from files that also have a plain statement.
+        hidden = [self._fill(f"{file}:hidden", file, seen=_SEEN_BY_FEW) for file in READING]
+        return [*special, *hidden, *(self._fill(file, file) for file in rest)]
 
     def _claim(self, claim: Transition) -> Statement:
         retire = RETIRE_UNCLAIMABLE

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from holdfast.clock import monotonic
 from holdfast.errors import ConnectionLost, DatabaseError, DeadlineExceeded, PrivilegeMissing
 from holdfast.stores.postgres.drivers.error_mapping import REPEATABLE, UNTOUCHED
-from holdfast.stores.postgres.grants import purpose
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +53,7 @@ class Runner:
         try:
             return await _send_again(self.driver, statement, args, failed, timeout)
         except PrivilegeMissing as error:
-            raise PrivilegeMissing(error.denied, statement=name, role=purpose(name)) from None
+            raise PrivilegeMissing(error.denied, statement=name, role=statement.role) from None
         except DatabaseError as error:
             # Repeated in a transaction of a caller's, it would undo what the caller did.
             if not refuses_temporary_files(error) or not self.driver.autocommits:

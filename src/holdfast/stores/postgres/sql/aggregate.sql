@@ -1,3 +1,4 @@
+-- role: worker
 -- Counts the log rows committed since the last time into the statistics, those of so many
 -- transactions at once. Index: log_time.
 -- `wait` and `run` are positions in a histogram (holdfast.histogram).

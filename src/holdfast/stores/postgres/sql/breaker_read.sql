@@ -1,3 +1,4 @@
+-- role: reader
 -- Some breakers, or all where no name is given, and the clock to judge them by.
 -- Promise: takes no lock, so asking before every claim costs one look at a small table; there is
 -- always a row, for the clock. Index: primary key.

@@ -1,3 +1,4 @@
+-- role: operator
 -- Makes breakers known; those that are known stay as they are.
 insert into {breakers} (name, updated)
 select name, coalesce(:now::timestamptz, clock_timestamp())

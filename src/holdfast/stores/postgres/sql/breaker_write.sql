@@ -1,3 +1,4 @@
+-- role: operator
 -- Writes a breaker as the rules have decided it, if it is still what they decided upon.
 -- Promise: no lock is held between statements, and none is waited for: a worker that freezes, or a
 -- transaction left open, keeps nobody else from going on. No row back means: look again.

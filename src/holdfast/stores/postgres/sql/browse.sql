@@ -1,3 +1,4 @@
+-- role: reader
 -- The newest jobs of the queue table, filtered. Index: primary key, backwards.
 select {seen} from {table} j
 where (:status::text is null or j.status::text = :status::text)

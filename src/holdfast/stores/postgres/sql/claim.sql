@@ -1,3 +1,4 @@
+-- role: worker
 -- Leases due jobs of one priority, one ordered walk of the ready index for each lane.
 -- Promise: at most `share` rows of a lane, in order, none that somebody else has locked; a row
 -- without attempts left is retired instead. Rendered three times: for jobs that no worker died with,

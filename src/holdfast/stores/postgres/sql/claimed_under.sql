@@ -1,3 +1,4 @@
+-- role: worker
 -- The leases that a claim took whose reply was lost, so that they can be handed back.
 -- Index: primary keys, one probe a lease.
 select leased.id, l.token

@@ -1,3 +1,4 @@
+-- role: pruner
 -- Deletes log rows of these entrypoints, or of all, upwards from one of them, in bounded batches.
 -- Index: primary key. Promise: none that is still to be counted (see prune.sql).
 with newest as materialized (

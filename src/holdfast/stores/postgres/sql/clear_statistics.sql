@@ -1,3 +1,4 @@
+-- role: pruner
 -- Deletes the counts of these entrypoints, or all. There are few rows, and no index for it.
 with gone as (
     delete from {statistics} s

@@ -1,3 +1,4 @@
+-- role: worker
 -- How many rows of the queue are dead and how many are not, by the server's own count. Nothing where
 -- this role may not vacuum the table (before version 17 only its owner may), or somebody is at it:
 -- to find that out by trying would leave a warning in the server's log.

@@ -1,3 +1,4 @@
+-- role: worker
 -- Drops claims all of whose jobs are settled.
 -- Losing this to a crash costs a look by the next sweep, so it need not be fsynced. As in a claim,
 -- the planner does not see how many there are, and so plans once.

@@ -1,3 +1,4 @@
+-- role: worker
 -- Drops old claims none of whose jobs is leased under them any more. Index: primary key.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now,

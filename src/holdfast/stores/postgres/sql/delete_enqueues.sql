@@ -1,3 +1,4 @@
+-- role: worker
 -- Drops the keys of enqueues whose statement can no longer be on its way. Index: primary key, whose
 -- first digits are the milliseconds of the client's clock; `created` is the server's.
 with clock as materialized (

@@ -1,3 +1,4 @@
+-- role: worker
 -- Deletes the progress of jobs that left the queue an hour ago or more. Index: primary keys.
 with gone as (
     delete from {progress} p

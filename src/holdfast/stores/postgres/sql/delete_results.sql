@@ -1,3 +1,4 @@
+-- role: worker
 -- Deletes expired results, the oldest first. Index: expires_at.
 with gone as (
     delete from {results} r

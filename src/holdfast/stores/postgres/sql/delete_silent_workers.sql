@@ -1,3 +1,4 @@
+-- role: worker
 -- Drops the workers that have said nothing for an hour. They say something every few seconds.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now,

@@ -1,3 +1,4 @@
+-- role: reader
 -- The places in these lists of the privileges that a role lacks, by grant or by membership.
 -- Reads no table of Holdfast's.
 select w.place

@@ -1,3 +1,4 @@
+-- role: reader
 -- The oldest row of the log, how many rows it has by the server's own count, and how many leases
 -- ended in the last hour. Index: primary keys.
 select (select l.created from {log} l order by l.id limit 1) as oldest,

@@ -1,3 +1,4 @@
+-- role: reader
 -- The roles to which somebody granted privileges on these tables, other than their owners.
 -- Reads no table of Holdfast's.
 select distinct r.rolname::text

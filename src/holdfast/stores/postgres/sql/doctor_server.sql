@@ -1,3 +1,4 @@
+-- role: reader
 -- What the server says of itself, and the oldest transaction that keeps dead rows from being removed.
 -- Reads no table of Holdfast's.
 select pg_is_in_recovery() as standby, current_setting('fsync') = 'on' as fsync,

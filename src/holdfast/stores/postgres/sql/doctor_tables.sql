@@ -1,3 +1,4 @@
+-- role: reader
 -- Rows and sizes of the queue and of the log, by the server's own count, the indexes of the queue that
 -- are valid, and from how many dead rows on autovacuum comes. Reads no table of Holdfast's.
 with options as materialized (

@@ -1,3 +1,4 @@
+-- role: reader
 -- The job of an entrypoint that is claimed next, or else the first that is due later.
 -- Index: ready, one ordered walk for each of the highest priorities.
 select j.id from {table} j

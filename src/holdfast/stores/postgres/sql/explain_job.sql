@@ -1,3 +1,4 @@
+-- role: reader
 -- What stands between a queued job and its claim: how many are before it, how many run under the
 -- limit of its entrypoint, and which session has locked its row.
 -- Promise: bounded looks, whatever the backlog: counts end at 1000, after at most 10,000 index rows.

@@ -1,3 +1,4 @@
+-- role: worker
 -- Ends leases whose rows leave the table; each leaves its log row in the same statement.
 -- Promise: only rows whose token is the one given, judged under their lock. Index: primary key.
 with clock as materialized (

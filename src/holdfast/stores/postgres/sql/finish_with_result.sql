@@ -1,3 +1,4 @@
+-- role: worker
 -- Ends leases as finish.sql does, and stores what the handlers returned in the same statement.
 -- Promise: only rows whose token is the one given, judged under their lock; without the row there is
 -- no result. Index: primary keys.

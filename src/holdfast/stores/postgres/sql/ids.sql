@@ -1,3 +1,4 @@
+-- role: reader
 -- The ids of jobs that were enqueued before an instant, upwards from one of them, in batches.
 -- Index: primary key.
 select j.id

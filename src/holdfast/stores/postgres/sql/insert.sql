@@ -1,3 +1,4 @@
+-- role: producer
 -- Enqueues jobs in the order given. Index: primary key, dedupe key.
 -- Promise: all or none, or with a conflict clause all but the duplicates; never twice under one key,
 -- also when the jobs are long done; ids rise in the order given, which is the order unnest has; at

@@ -1,3 +1,4 @@
+-- role: producer
 -- Enqueues one job: the commonest call, and a plan without arrays has less to set up.
 -- Promise: that of insert.sql, with the same reply. Index: primary key, dedupe key.
 with clock as materialized (

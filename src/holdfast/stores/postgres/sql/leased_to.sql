@@ -1,3 +1,4 @@
+-- role: operator
 -- The jobs that are leased to a worker. Index: primary keys, one probe a lease.
 select leased.id
 from {leases} l

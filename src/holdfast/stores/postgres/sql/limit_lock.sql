@@ -1,3 +1,4 @@
+-- role: worker
 -- Locks the row of an entrypoint that has a limit of the whole fleet, until the transaction ends.
 -- Promise: one claim under the limit at a time. A worker that is frozen while it has the lock loses
 -- it, and a worker that waits goes on without it. No row comes back where there is none yet.

@@ -1,3 +1,4 @@
+-- role: reader
 -- The newest held jobs. Index: held.
 select {seen} from {table} j
 where j.held_at is not null

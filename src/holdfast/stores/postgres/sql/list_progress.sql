@@ -1,3 +1,4 @@
+-- role: reader
 -- How far the leased jobs are that said so, the last to say so first. The table holds a row for each
 -- such job, and few others.
 select p.job_id, p.fraction, p.message, p.updated

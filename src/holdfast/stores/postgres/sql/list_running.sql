@@ -1,3 +1,4 @@
+-- role: reader
 -- The leased jobs, longest first.
 -- Promise: its cost is that of the leases, whatever the backlog. Index: primary keys, one probe a
 -- lease: the limit keeps the planner from joining with a scan of the backlog.

@@ -1,3 +1,4 @@
+-- role: operator
 -- Locks jobs in the order of their ids, before a statement of the same transaction changes them.
 -- The next statement then sees each row as it was locked. Without this a row that changed after the
 -- statement began is checked against the constraints in its old version. Index: primary key.

@@ -1,3 +1,4 @@
+-- role: reader
 -- The newest log rows of a stretch of time. Index: log_time.
 select {log_columns} from {log} l
 where (:within::interval is null

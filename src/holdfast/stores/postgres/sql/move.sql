@@ -1,3 +1,4 @@
+-- role: operator
 -- Queues jobs again by hand, under another entrypoint if one is given: those that wait, that are
 -- held, or whose lease is stale. With :force the lease may be live. With :worker only jobs leased to
 -- that worker are meant, whatever their heartbeats. The rows are locked by an earlier statement of

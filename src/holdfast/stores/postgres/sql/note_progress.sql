@@ -1,3 +1,4 @@
+-- role: worker
 -- Stores how far jobs are, for their holders. Index: primary keys.
 -- Promise: only for rows whose token is the one given.
 with clock as materialized (

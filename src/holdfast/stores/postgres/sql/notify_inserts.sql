@@ -1,3 +1,4 @@
+-- role: owner
 -- Wakes workers when rows are inserted, whoever inserts them. PostgreSQL drops a second NOTIFY with
 -- the same words in one transaction, so that an enqueue of Holdfast's own still sends one.
 create or replace function {notify_insert}() returns trigger

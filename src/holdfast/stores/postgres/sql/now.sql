@@ -1,2 +1,3 @@
+-- role: worker
 -- The clock that decides.
 select coalesce(:now::timestamptz, clock_timestamp())

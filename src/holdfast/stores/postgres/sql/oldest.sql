@@ -1,3 +1,4 @@
+-- role: reader
 -- Since when the oldest claimable job of each entrypoint waits.
 -- Promise: a handful of index probes a lane, whatever the backlog, and the rows in flight at its
 -- head. Index: ready.

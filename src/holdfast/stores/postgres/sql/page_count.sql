@@ -1,3 +1,4 @@
+-- role: reader
 -- How many live jobs there are of an entrypoint, or of all: the first 10,001 of each kind.
 -- Index: ready, held.
 select live.waiting, live.leased, live.looked,

@@ -1,3 +1,4 @@
+-- role: reader
 -- Of each entrypoint with live jobs: how many of its first 1,001 wait and are due, or wait for later.
 -- Promise: a bounded number of rows for each of at most 200 entrypoints. Index: ready.
 with recursive entrypoint as (

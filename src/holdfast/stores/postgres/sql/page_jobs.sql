@@ -1,3 +1,4 @@
+-- role: reader
 -- Jobs below an id, newest first, of the next rows of the table. Index: primary key, backwards.
 -- Promise: it looks at no more rows than :window.
 select {listed}

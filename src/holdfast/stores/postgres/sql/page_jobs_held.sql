@@ -1,3 +1,4 @@
+-- role: reader
 -- Held jobs below an id, newest first, among the newest :window. Index: held.
 select {listed}
 from (

@@ -1,3 +1,4 @@
+-- role: reader
 -- Leased jobs below an id, newest first. Promise: at most :window probes, one a lease.
 -- Index: primary keys.
 select {listed}

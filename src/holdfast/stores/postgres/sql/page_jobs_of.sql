@@ -1,3 +1,4 @@
+-- role: reader
 -- Live jobs of one entrypoint below an id, newest first, where they are no more than :window.
 -- Index: ready, held.
 select {listed}

@@ -1,3 +1,4 @@
+-- role: reader
 -- Log rows of given minutes, newest first. Index: log_time.
 select {log_columns}
 from unnest((select :minutes::timestamptz[])) as m(minute)

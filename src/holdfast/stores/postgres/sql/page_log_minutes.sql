@@ -1,3 +1,4 @@
+-- role: reader
 -- The minutes that have log rows of a kind, newest first, and how many. They are where to look in
 -- the log, which has no index of kinds. Index: primary key of the statistics, backwards; log_time.
 select few.bucket, sum(few.count)::bigint

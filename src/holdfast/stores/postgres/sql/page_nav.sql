@@ -1,3 +1,4 @@
+-- role: reader
 -- The counts beside the names of the pages. Up to 10,000 jobs are counted, more are estimated.
 -- Promise: bounded, whatever the backlog and its dead rows. Index: held, ready.
 with clock as materialized (

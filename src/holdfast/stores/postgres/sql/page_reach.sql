@@ -1,3 +1,4 @@
+-- role: reader
 -- How far down the next :window rows of the table reach. Index: primary key, backwards.
 select min(few.id), count(*)
 from (

@@ -1,3 +1,4 @@
+-- role: reader
 -- The server, the oldest transaction on it, and what was installed.
 select current_setting('server_version'), current_database()::text, current_user::text,
        pg_database_size(current_database()), pg_postmaster_start_time(),

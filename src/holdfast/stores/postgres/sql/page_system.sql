@@ -1,3 +1,4 @@
+-- role: reader
 -- The size of each table, its live and dead rows, and when it was last vacuumed and analyzed.
 select c.relname::text, pg_total_relation_size(c.oid), pg_stat_get_live_tuples(c.oid),
        pg_stat_get_dead_tuples(c.oid),

@@ -1,3 +1,4 @@
+-- role: reader
 -- Waiting times as histograms, summed in wider buckets: a row for each position that was reached.
 -- Index: primary key of the statistics.
 select date_bin(:width::interval, s.bucket, timestamptz '2000-01-01 00:00 UTC') as at,

@@ -1,3 +1,4 @@
+-- role: operator
 -- Pauses an entrypoint, a table queue or everything, and logs who did. Index: primary key.
 -- Promise: a second pause replaces the first.
 with clock as materialized (

@@ -1,3 +1,4 @@
+-- role: reader
 -- How far jobs are, as they last said. Index: primary key.
 select p.job_id, p.fraction, p.message, p.updated
 from {progress} p

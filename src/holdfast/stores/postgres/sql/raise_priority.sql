@@ -1,3 +1,4 @@
+-- role: operator
 -- Raises the priority of the jobs that have these dedupe keys, and never lowers one; says which jobs
 -- have them. One that runs is left as it is. Index: dedupe key.
 with clock as materialized (

@@ -1,3 +1,4 @@
+-- role: worker
 -- Takes back the jobs of workers that stopped renewing, or of one known to be dead.
 -- `since` is the end of the last outage. Heartbeats before it get a lease of grace from then on,
 -- and their recovery is not counted.

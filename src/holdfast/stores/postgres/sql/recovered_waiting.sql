@@ -1,3 +1,4 @@
+-- role: worker
 -- Whether jobs wait that a worker died with: for suspects and for the others when the first is due,
 -- how many of each are leased, and how many workers are alive.
 -- Promise: one index probe an entrypoint where there are none; of many, the first of each entrypoint

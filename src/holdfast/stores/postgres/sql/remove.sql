@@ -1,3 +1,4 @@
+-- role: operator
 -- Takes jobs out of the queue by hand, whoever holds them; a holder is told. Index: primary key.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now

@@ -1,3 +1,4 @@
+-- role: worker
 -- Moves the heartbeats of leases that are still owned. Index: primary key.
 -- Here and below the ids are sorted without duplicates, and width_bucket finds the place of a row
 -- among them by binary search: there is no join whose plan could depend on statistics.

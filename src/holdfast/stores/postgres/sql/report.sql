@@ -1,3 +1,4 @@
+-- role: worker
 -- A worker says that it lives. Index: primary key.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now,

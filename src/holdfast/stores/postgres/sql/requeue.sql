@@ -1,3 +1,4 @@
+-- role: operator
 -- Sends held jobs back to the queue, as far as their dedupe keys are free. Index: primary key,
 -- dedupe key, one probe a job: written as `exists` it could become a join with the backlog.
 -- The rows are locked by an earlier statement of the transaction (lock.sql).

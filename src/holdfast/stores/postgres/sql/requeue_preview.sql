@@ -1,3 +1,4 @@
+-- role: reader
 -- Says what a requeue of held jobs would do, without a lock. Index: primary key, dedupe key, one
 -- probe a job. The verdict is that of requeue.sql.
 with here as materialized (

@@ -1,3 +1,4 @@
+-- role: producer
 -- The stored results of jobs that have not expired. Index: primary key.
 select r.job_id, r.value, r.error
 from {results} r

@@ -1,3 +1,4 @@
+-- role: operator
 -- Ends a pause, logs who did, and wakes the workers. Index: primary key.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now

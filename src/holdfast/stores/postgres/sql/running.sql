@@ -1,3 +1,4 @@
+-- role: worker
 -- How many jobs of an entrypoint with a fleet-wide limit are leased now.
 -- Promise: exact under the entrypoint's lock, which the caller holds; leases that were taken
 -- without a limit, by workers of an older version, count as well. Index: primary key, one probe a

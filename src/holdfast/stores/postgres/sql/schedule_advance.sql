@@ -1,3 +1,4 @@
+-- role: worker
 -- Turns due ticks into jobs and moves the schedule on, if nobody else did.
 -- Promise: one job a tick whatever the number of schedulers, because the tick is taken by changing
 -- next_run from the value it was computed from. Index: primary keys, ready, dedupe key.

@@ -1,2 +1,3 @@
+-- role: reader
 -- Every schedule.
 select {schedule_columns} from {schedules} s order by s.name collate "C"

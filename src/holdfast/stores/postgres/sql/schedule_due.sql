@@ -1,3 +1,4 @@
+-- role: worker
 -- The schedules whose next tick has come.
 select {schedule_columns}
 from {schedules} s

@@ -1,3 +1,4 @@
+-- role: operator
 -- Pauses or resumes a schedule; a resumed one may start from a new tick.
 update {schedules} s
 set paused = :paused::boolean,

@@ -1,3 +1,4 @@
+-- role: worker
 -- Creates a schedule or changes what differs; its times start anew when they changed.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now

@@ -1,3 +1,4 @@
+-- role: reader
 -- How many jobs of each kind are in the queue table: a count of the whole table.
 select j.entrypoint, j.priority, j.status, count(*)
 from {table} j

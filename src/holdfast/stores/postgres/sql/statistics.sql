@@ -1,3 +1,4 @@
+-- role: reader
 -- What was counted, and log rows that are still to be, newest bucket first. Histograms follow when the
 -- rows are counted. Index: primary key of the statistics; log_time.
 select x.bucket, x.entrypoint, x.priority, x.status, sum(x.count)::bigint, sum(x.busy),

@@ -1,3 +1,4 @@
+-- role: producer
 -- Where each job is, or how it ended. Index: primary keys.
 -- One probe a job: order and limit keep the planner, which may think a job has a thousand log rows,
 -- from scanning the log.

@@ -1,3 +1,4 @@
+-- role: reader
 -- Sums the histograms of an entrypoint's ended leases over a stretch of time, a row for each position.
 -- Index: primary key of the statistics, whose rows are as many as minutes and kinds, whatever the log.
 select s.entrypoint, u.n::integer - 1 as place, sum(u.waited)::bigint, sum(u.ran)::bigint

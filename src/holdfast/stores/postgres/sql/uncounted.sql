@@ -1,3 +1,4 @@
+-- role: pruner
 -- Counts old log rows that prune leaves, because they are still to be counted. Index: log_time.
 with newest as materialized (
     select greatest(

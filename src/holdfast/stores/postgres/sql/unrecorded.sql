@@ -1,3 +1,4 @@
+-- role: reader
 -- How many jobs are leased under a claim without bookkeeping: a look at the whole table.
 select count(*)
 from {table} j

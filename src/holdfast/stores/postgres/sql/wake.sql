@@ -1,3 +1,4 @@
+-- role: worker
 -- Wakes one more sleeping worker of these entrypoints, chosen at random, or all where none is listed.
 -- Promise: nobody is notified when nobody needs it. Index: none; the table has a row for each worker.
 select pg_notify(:channel::text, coalesce((
