@@ -12,20 +12,20 @@ INT8_LIMIT = 2**63
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
-def is_integer(value: object, least: int, most: int | None = None) -> bool:
-    """Whether it is an integer in these bounds. True and False are none."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        return False
-    return least <= value and (most is None or value <= most)
-
-
 def integer_fault(
     name: str, value: object, least: int, most: int | None = INT4_LIMIT - 1
 ) -> str | None:
-    if is_integer(value, least, most):
+    """True and False are no integers."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    # Only an integer can be compared with the bounds.
+    if whole and least <= value and (most is None or value <= most):  # type: ignore[operator]
         return None
     bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
     return f"{name} must be an integer {bounds}, got {value!r:.80}"
+
+
+def is_integer(value: object, least: int, most: int | None = None) -> bool:
+    return integer_fault("", value, least, most) is None
 
 
 def unstorable_fault(what: str, text: str) -> str | None:

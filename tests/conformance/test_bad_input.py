@@ -191,7 +191,7 @@ CALLS: Mapping[str, Mapping[str, tuple[Call, str]]] = {
         "get a fraction": (lambda q: q.get_jobs([1.0]), "at least 1, got 1.0"),
         "status of a text": (lambda q: q.job_status("12"), "ids must be a list of job ids"),
         "history of a text": (lambda q: q.job_history("1"), "at least 1, got '1'"),
-        "no held jobs": (lambda q: q.list_failed_jobs(0), "limit must be .* at least 1, got 0"),
+        "no held jobs": (lambda q: q.list_failed_jobs(0), "limit must be .* from 1 to .* got 0"),
         "half a running job": (lambda q: q.list_running_jobs(0.5), "limit must be .* got 0.5"),
     },
     "queue": {
