@@ -443,6 +443,11 @@ def _packaged_binaries(data: Path) -> Path:
 
 
 def _make_usable(directory: Path) -> None:
+    if set(str(directory)) & set("\r\n"):
+        raise InvalidInput(
+            f"embedded directory {str(directory)!r} has a line break in its name, which the pid "
+            f"file of PostgreSQL cannot hold; choose another name"
+        )
     try:
         directory.mkdir(parents=True, exist_ok=True)
         os.close(_lock_file(directory / "start.lock"))

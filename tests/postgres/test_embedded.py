@@ -267,6 +267,15 @@ async def test_a_directory_no_socket_could_have_works_all_the_same(
     assert not was_run_by_a_shell(server_directory)
 
 
+@pytest.mark.parametrize("name", ["a\nb", "a\rb"])
+def test_a_directory_with_a_line_break_in_its_name_is_refused(
+    server_directory: Path, name: str
+) -> None:
+    with pytest.raises(InvalidInput, match="has a line break in its name"):
+        embedded.start(server_directory / name)
+    assert not (server_directory / name).exists()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has to start PostgreSQL as another user")
 def test_a_private_folder_of_root_stays_private(tmp_path: Path) -> None:
     private = tmp_path / "private"
