@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 _COPIED = ("CHANGELOG.md", "SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "ROADMAP.md")
 """Pages at the root of the repository that the site has as well, in the folder `project`."""
+_BOOST = {"Learn": 2.0, "Guides": 4.0, "Reference": 1.0, "Understand": 0.3}
+"""How much a page counts in the search, by its part: a question is answered by a guide first."""
+_DIAGRAM = re.compile(r"^```mermaid\n.*?^```\n", flags=re.M | re.S)
+"""A diagram that hosts of repositories draw. The site would have to load a program for it."""
+_PRINTS = re.compile(r'^```text title="prints"$', flags=re.M)
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -37,6 +42,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Point links at the site's own page where there is one, and make the others plain text."""
     source = page.file.src_uri
+    page.meta["search"] = {"boost": _boost(page)}
     generated = source.startswith("project/")
     folder = ROOT if generated else ROOT / "docs" / Path(source).parent
 
@@ -57,9 +63,23 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         ups = "../" * (len(Path(source).parts) - 1)
         return f"]({ups}{inside.as_posix()}{anchor})"
 
-    text = _LINK.sub(replace, markdown)
+    text = _LINK.sub(replace, _with_look(source, markdown))
     # A file of the source tree has no page here: its path stands in the text.
     return re.sub(r"\[([^\]]*)\]\(" + _OUTSIDE + r"([^)]*)\)", _as_path, text)
+
+
+def _boost(page: Page) -> float:
+    part = page.ancestors[-1].title if page.ancestors else ""
+    return _BOOST.get(part, 1.0)
+
+
+def _with_look(source: str, markdown: str) -> str:
+    """The text with a drawing of ours in place of its diagram, or without it."""
+    drawing = ROOT / "docs" / "images" / f"{Path(source).stem}.svg"
+    drawn = drawing.read_text("utf-8").replace("\n", "") + "\n" if drawing.exists() else ""
+    return _PRINTS.sub(
+        '``` { .text .prints title="prints" }', _DIAGRAM.sub(lambda _: drawn, markdown)
+    )
 
 
 _OUTSIDE = "source-tree:"
@@ -135,7 +155,7 @@ def _describe(path: list[str], command: Any, shared: set[str]) -> list[str]:
 
 
 def _table(parameters: list[Any]) -> list[str]:
-    rows = ["| | |", "|---|---|"]
+    rows = ["| option | meaning |", "|---|---|"]
     for each in parameters:
         if each.param_type_name == "argument":
             name = f"`{each.metavar or (each.name or '').upper()}`"

@@ -2,29 +2,75 @@
 
 from __future__ import annotations
 
+import fcntl
+import functools
+import http.server
+import os
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
 
 import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import async_playwright, expect
 
+from holdfast import Status
 from tests.docs.blocks import ROOT
+from tests.web.test_browser import ARGUMENTS, CHROMIUM
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
+
+    from playwright.async_api import Browser
 
 pytest.importorskip("mkdocs", reason="MkDocs is not installed")
 
+SHOWN = ("index.html", "guides/run-once.html", "reference/tables.html", "lifecycle.html")
+QUESTIONS = {
+    "limit per tenant": "guides/limits",
+    "return value": "guides/results",
+    "upgrade without downtime": "upgrading",
+    "why is my job not running": "guides/why-not-running",
+    "pause a queue": "guides/pause",
+    "sqlalchemy session": "guides/sqlalchemy",
+    "fastapi": "guides/fastapi",
+    "kubernetes": "guides/kubernetes",
+    "cron time zone": "schedules",
+    "idempotency": "guides/run-once",
+    # From the trackers of other queues:
+    "alembic": "guides/sqlalchemy",
+    "job runs twice": "guides/run-once",
+    "crashed worker": "guides/dead-workers",
+    "dead letter": "guides/requeue",
+    "mount dashboard login": "web",
+}
+"""What a newcomer types, and the page that answers it among the first four results."""
 LOADED = re.compile(
     r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=\"(https?:)?//", re.I
 )
 IMPORTED = re.compile(r"@import|url\(\s*['\"]?https?:", re.I)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("site")
+    """The built site: one for all test processes of a run."""
+    shared = tmp_path_factory.getbasetemp()
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        shared = shared.parent
+    directory = shared / "site"
+    with (shared / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (directory / "built").exists():
+            _build(directory)
+            (directory / "built").touch()
+    return directory
+
+
+def _build(directory: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(directory)],
         capture_output=True,
@@ -33,7 +79,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return directory
 
 
 def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
@@ -43,19 +88,85 @@ def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
         assert not IMPORTED.search(sheet.read_text("utf-8")), sheet.relative_to(site)
 
 
-def test_every_command_and_error_has_a_place(site: Path) -> None:
-    from holdfast import errors
-
+def test_every_command_has_a_place(site: Path) -> None:
     commands = (site / "reference" / "command.html").read_text("utf-8")
     for name in ("holdfast-run", "holdfast-enqueue", "holdfast-requeue", "holdfast-install"):
         assert f'id="{name}"' in commands
-    page = (site / "reference" / "errors.html").read_text("utf-8")
-    for name, kind in vars(errors).items():
-        if isinstance(kind, type) and issubclass(kind, errors.HoldfastError):
-            assert f'id="{name.lower()}"' in page
 
 
-def test_a_search_finds_the_words_of_everyday_questions(site: Path) -> None:
-    index = (site / "search" / "search_index.json").read_text("utf-8").lower()
-    for word in ("celery", "procrastinate", "sqlalchemy", "requeue", "heartbeat_timeout"):
-        assert word in index
+def test_the_drawing_of_a_jobs_life_has_every_state(site: Path) -> None:
+    page = (site / "lifecycle.html").read_text("utf-8")
+    drawing = page[page.index('<svg class="lifecycle"') : page.index("</g></svg>")]
+    assert [each for each in Status if f">{each}<" not in drawing] == []
+
+
+@contextmanager
+def _served(site: Path) -> Iterator[str]:
+    handler = functools.partial(_Silent, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+class _Silent(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """A test prints no requests."""
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    if not CHROMIUM.exists():
+        pytest.skip("Chromium is not installed")
+    async with async_playwright() as playwright:
+        found = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield found
+        await found.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+async def test_pages_are_quiet_and_fit(
+    site: Path, browser: Browser, width: int, scheme: Literal["light", "dark"]
+) -> None:
+    heard: list[str] = []
+    page = await browser.new_page(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
+    )
+    page.on("console", lambda message: heard.append(message.text))
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    with _served(site) as address:
+        page.on("request", lambda request: _note_stranger(heard, request.url, address))
+        for name in SHOWN:
+            await page.goto(address + name, wait_until="networkidle")
+            root = "document.documentElement"
+            assert await page.evaluate(f"{root}.scrollWidth <= {root}.clientWidth"), name
+            found = await Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa"]})
+            heard += [f"{name}: {fault}" for fault in found.response["violations"]]
+    assert heard == []
+
+
+def _note_stranger(heard: list[str], url: str, address: str) -> None:
+    if not url.startswith((address, "data:")):
+        heard.append(url)
+
+
+async def test_everyday_questions_are_answered_by_the_search(site: Path, browser: Browser) -> None:
+    page = await browser.new_page()
+    links = page.locator(".md-search-result__item > a")
+    missed = []
+    with _served(site) as address:
+        await page.goto(f"{address}index.html")
+        await page.keyboard.press("/")
+        field = page.get_by_role("textbox", name="Search")
+        await expect(field).to_be_focused()
+        for question, answer in QUESTIONS.items():
+            await field.fill(question)
+            await field.press("End")  # The page reads the field when a key goes up.
+            await links.first.wait_for()
+            found = [await link.get_attribute("href") or "" for link in (await links.all())[:4]]
+            if not any(f"/{answer}.html" in link for link in found):
+                missed.append((question, found))
+            await field.fill("")
+            await field.press("End")
+            await expect(links).to_have_count(0)
+    assert missed == []
