@@ -13,6 +13,7 @@ from holdfast.cli import app, complete_embedded
 from holdfast.cli.command import App
 from holdfast.errors import InvalidInput
 from tests.cli.command_line import holdfast, inside
+from tests.cli.terminal import on_a_terminal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +47,25 @@ def test_help_ends_with_an_example_and_names_the_shared_options(path: tuple[str,
     assert "$ holdfast" in done.out.split("Example:")[-1]
     for option in ("--dsn", "--embedded", "--prefix", "--schema", "--driver", "--debug"):
         assert option in done.out
+
+
+def _parameters(path: tuple[str, ...]) -> list[Any]:
+    command: Any = typer.main.get_command(app)
+    for name in path:
+        command = command.commands[name]
+    return [each for each in command.params if not getattr(each, "hidden", False)]
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_help_cuts_no_name_and_no_word_on_80_columns(path: tuple[str, ...]) -> None:
+    # Longer than 80 columns is no line of it.
+    lines = on_a_terminal(*path, "--help")
+    text = " ".join(" ".join(lines).replace(" \\ ", " ").split())
+    assert "Usage: holdfast" in text
+    for parameter in _parameters(path):
+        if parameter.param_type_name == "option":
+            assert all(name in text for name in parameter.opts), parameter.name
+        assert " ".join((parameter.help or "").split()) in text
 
 
 def test_the_real_command_prints_its_help_without_colour_into_a_pipe() -> None:

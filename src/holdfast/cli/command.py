@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from holdfast.cli.connect import Given, resolve
+from holdfast.cli.help import Command, Group
 from holdfast.cli.output import clean
 from holdfast.errors import (
     ConnectionFailed,
@@ -85,8 +86,11 @@ def example(*lines: str) -> str:
 class App(typer.Typer):
     """Adds the shared options to each of its commands and reports what goes wrong in them."""
 
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"cls": Group, **kwargs})
+
     def command(self, *args: Any, **kwargs: Any) -> Callable[[Function], Function]:
-        register = super().command(*args, **kwargs)
+        register = super().command(*args, **{"cls": Command, **kwargs})
 
         def add(function: Function) -> Function:
             register(shared(function))
