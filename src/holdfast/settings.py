@@ -102,7 +102,9 @@ class WorkerSettings:
     """
 
     batch_size: int = 500
-    concurrency: int = 1000
+    concurrency: int = 20
+    """How many handlers run at once. Jobs that wait for nothing are as fast with few slots, because
+    they are claimed ahead of them; raise it for jobs that wait for something else."""
     dequeue_timeout: timedelta = timedelta(seconds=5)
     """How long an idle worker waits for a wake-up before it looks by itself. Zero means as often
     as is sensible: every SHORTEST_POLL."""

@@ -56,7 +56,7 @@ async def test_what_waits_for_a_slot_in_vain_is_released_and_no_more_is_claimed_
         ({"concurrency": 100, "batch_size": 500}, 30, 60),
         ({"concurrency": 100, "batch_size": 500}, 800, 900),
         ({"concurrency": 100, "batch_size": 60}, 30, 20),
-        ({}, 500, 0),
+        ({"concurrency": 1000}, 500, 0),
     ],
     ids=["long jobs", "short jobs", "as many as two batches", "small batches", "room for batches"],
 )
@@ -71,6 +71,20 @@ def test_as_many_are_claimed_ahead_as_end_during_two_claims(
     assert slots.ahead >= ahead * 0.8
     slots.expect_none()
     assert slots.ahead == 0
+
+
+@pytest.mark.parametrize(
+    ("claim_seconds", "ahead"), [(3600.0, 4), (1e-9, 0)], ids=["short", "long"]
+)
+async def test_jobs_that_end_before_the_next_claim_is_sent_count_as_well(
+    claim_seconds: float, ahead: int
+) -> None:
+    desk = Desk(concurrency=2)
+    await desk.begin("ab")
+    desk.end()
+    desk.end()
+    desk.dispatcher.expect(claim_seconds, steady=True, came_short=False)
+    assert desk.dispatcher.slots.ahead == ahead
 
 
 async def test_no_more_handlers_run_than_there_are_slots(hf: Holdfast) -> None:

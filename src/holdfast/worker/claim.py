@@ -181,7 +181,6 @@ class Claimer:
         if not free:
             return None
         self._signal.pending = self._lease_set.freed_limit = False
-        ended = self._dispatcher.ended
         batch = await self._request(free, _Kind(sweep=sweep))
         if batch is None:
             return None
@@ -192,9 +191,7 @@ class Claimer:
         if jobs:
             self._dispatcher.arrive(batch)
         steady, came_short = not self._gate.guards, len(jobs) < free
-        self._dispatcher.expect(
-            self._dispatcher.ended - ended, steady=steady, came_short=came_short
-        )
+        self._dispatcher.expect(batch.seconds, steady=steady, came_short=came_short)
         if came_short or self.stopping or not steady:
             # Two turns of the loop: jobs begin before anything else is asked of the database.
             # A full claim is followed by another one, which goes first.

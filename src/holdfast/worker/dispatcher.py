@@ -80,6 +80,8 @@ class Dispatcher:
         """Nothing more starts. What a claim on its way returns is released."""
         self.ended = 0
         """How many jobs have ended here so far."""
+        self._answered_at, self._ended_before = monotonic(), 0
+        """When the last claim was answered, and how many jobs had ended by then."""
 
     @property
     def running(self) -> int:
@@ -132,14 +134,22 @@ class Dispatcher:
         if self.entrypoints is not None:
             self.entrypoints.offer(job for batch in self._arrived for job in batch.jobs)
 
-    def expect(self, ended: int, *, steady: bool, came_short: bool) -> None:
-        """Claim ahead by how many jobs ended during a claim, where all jobs may start freely."""
+    def expect(self, claim_seconds: float, *, steady: bool, came_short: bool) -> None:
+        """Claim ahead by how many jobs end while a claim takes that long, where all jobs may start
+        freely.
+
+        They are counted from answer to answer. Jobs that end at once are over before the next claim
+        is sent, so during that claim none would end.
+        """
+        now = monotonic()
+        share = claim_seconds / max(now - self._answered_at, claim_seconds)
         if came_short or not steady:
             self.slots.expect_none()
         else:
-            self.slots.expect(ended)
+            self.slots.expect((self.ended - self._ended_before) * share)
         if self.entrypoints is not None:
-            self.entrypoints.expect(steady=steady)
+            self.entrypoints.expect(share, steady=steady)
+        self._answered_at, self._ended_before = now, self.ended
 
     def arrive(self, batch: ClaimedBatch) -> None:
         """Take over a batch. Its leases are made when the task pool asks for them."""

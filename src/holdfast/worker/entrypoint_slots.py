@@ -29,7 +29,7 @@ class _Bounded:
     capacity: Capacity
     """What was left of it after the last claim."""
     freed: int = 0
-    """How many slots became free since that claim was sent."""
+    """How many slots became free since that claim was answered."""
 
 
 class EntrypointSlots:
@@ -66,16 +66,17 @@ class EntrypointSlots:
         """Set the capacity of each rule for the next claim, less what has yet to begin."""
         count = Counter(job.entrypoint for job in coming)
         for name, each in self._bounded.items():
-            each.freed = 0
             each.capacity.left = max(0, each.slots.room - count[name])
 
-    def expect(self, *, steady: bool) -> None:
-        """After a claim: where it took all there was room for, more may be queued."""
+    def expect(self, share: float, *, steady: bool) -> None:
+        """After a claim that took this share of the time since the one before: where it took all
+        there was room for, more may be queued."""
         for each in self._bounded.values():
             if steady and each.capacity.left <= 0:
-                each.slots.expect(each.freed)
+                each.slots.expect(each.freed * share)
             else:
                 each.slots.expect_none()
+            each.freed = 0
 
     def add(self, leases: Sequence[Lease], until: float) -> list[Lease]:
         """Return the leases that have a slot of their entrypoint, or need none."""

@@ -50,8 +50,8 @@ class Slots:
     def waiting(self) -> list[Lease]:
         return [lease for lease, _ in self._waiting]
 
-    def expect(self, ended: int) -> None:
-        """Claim ahead for as many jobs as ended during the last claim."""
+    def expect(self, ended: float) -> None:
+        """Claim ahead for as many jobs as end during a claim."""
         self._ended = max(ended, self._ended * _DECAY)
         self.ahead = min(int(_CLAIMS_AHEAD * self._ended), self._most_ahead)
 
