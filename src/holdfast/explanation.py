@@ -20,15 +20,13 @@ from holdfast.lifecycle import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from holdfast.models import Job, LogEntry, Pause, WorkerInfo
 
 MOST_COUNTED = 1000
 """Looks at the backlog end here, so a larger number is "at least 1,000"."""
 
-_PATIENCE = timedelta(seconds=30)
-"""A worker of a version that reports no heartbeat_timeout counts as silent after this."""
 
 _DEFAULT_MAX_RECOVERIES = 3
 _PICKED = TRANSITIONS[Verb.CLAIM].target
@@ -119,7 +117,7 @@ class Facts:
         return [each for each in self.workers if self.alive(each) and name in each.entrypoints]
 
     def alive(self, worker: WorkerInfo) -> bool:
-        return self.now - worker.heartbeat <= (worker.heartbeat_timeout or _PATIENCE)
+        return worker.alive_at(self.now)
 
 
 Reason = Callable[[Facts], Explanation | None]
@@ -137,7 +135,7 @@ def nothing_waits(entrypoint: str, facts: Sequence[WorkerInfo]) -> Explanation:
     """Explain an entrypoint without a waiting job."""
     served = any(entrypoint in worker.entrypoints for worker in facts)
     known = [name for worker in facts for name in worker.entrypoints]
-    near = () if served else tuple(_nearest(entrypoint, known))
+    near = () if served else tuple(nearest(entrypoint, known))
     meant = f"; did you mean {', '.join(near)}?" if near else ""
     return Explanation(
         Code.NOTHING_WAITS,
@@ -227,7 +225,7 @@ def _no_worker(facts: Facts) -> Explanation | None:
     name = facts.queued.entrypoint
     alive = [worker for worker in facts.workers if facts.alive(worker)]
     known = sorted({served for worker in alive for served in worker.entrypoints})
-    near = list(_nearest(name, known))
+    near = list(nearest(name, known))
     meant = f" Names like it: {', '.join(near)}." if near else ""
     command = f"holdfast move {facts.job_id} --to {near[0]}" if near else "holdfast workers"
     return Explanation(
@@ -344,7 +342,8 @@ _QUEUED: tuple[Reason, ...] = (
 """What no waiting changes comes first."""
 
 
-def _nearest(name: str, known: Sequence[str]) -> Iterator[str]:
+def nearest(name: str, known: Iterable[str]) -> Iterator[str]:
+    """Yield the names that are most like this one, in whatever case."""
     folded: dict[str, str] = {each.casefold(): each for each in known}
     for each in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.6):
         yield folded[each]

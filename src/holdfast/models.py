@@ -369,6 +369,10 @@ class Timing:
         return percentile(self.ran, fraction)
 
 
+_DEFAULT_TIMEOUT = timedelta(seconds=30)
+"""For a worker whose report does not say what its timeout is."""
+
+
 class WorkerInfo(NamedTuple):
     """A worker as it last reported itself."""
 
@@ -385,6 +389,10 @@ class WorkerInfo(NamedTuple):
     heartbeat_timeout: timedelta | None = None
     """Its setting: other workers take its jobs when it has been silent for this long. None for a
     worker of a version that does not report it."""
+
+    def alive_at(self, now: datetime) -> bool:
+        """Return whether it has reported within its own timeout."""
+        return now - self.heartbeat <= (self.heartbeat_timeout or _DEFAULT_TIMEOUT)
 
 
 class Pause(NamedTuple):

@@ -20,7 +20,7 @@ from tests.carriers.callers import async_engine, engine, opened, settled
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.servers import Database
+    from tests.servers import Database, SharedServers
 
 AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT"}
 
@@ -133,6 +133,30 @@ async def test_another_database(hf: Holdfast, pg18: Database) -> None:
     with Session(lite) as session:
         await refused(hf, session, "sqlite", "PostgreSQL")
     lite.dispose()
+
+
+@pytest.mark.parametrize("kind", ["asyncpg_pool", "psycopg_sync", "AsyncSession-psycopg"])
+async def test_the_tables_of_another_holdfast(
+    hf: Holdfast, pg18: Database, pg_servers: SharedServers, kind: str
+) -> None:
+    with pg_servers.schema(pg18.name) as other:
+        async with Holdfast.connect(other.dsn) as theirs, opened(kind, other) as caller:
+            await theirs.install()
+            async with caller.transaction():
+                await refused(hf, caller.joined, "other tables", "connect Holdfast to that one")
+                await settled(theirs.queries.on(caller.joined).enqueue("ship"))
+            assert len(await theirs.queries.browse_queue()) == 1
+
+
+async def test_a_connection_is_asked_once_for_its_database(hf: Holdfast, pg18: Database) -> None:
+    sent: list[str] = []
+    async with opened("asyncpg", pg18) as caller:
+        caller.joined.add_query_logger(lambda record: sent.append(record.query))
+        for _ in range(2):
+            async with caller.transaction():
+                await hf.queries.on(caller.joined).enqueue("ship")
+    assert len(await hf.queries.browse_queue()) == 2
+    assert ["pg_postmaster_start_time" in query for query in sent].count(True) == 1
 
 
 async def test_what_is_no_transaction(hf: Holdfast, pg18: Database) -> None:

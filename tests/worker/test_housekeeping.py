@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import asyncpg
 
-from holdfast import Holdfast, Job
+from holdfast import Holdfast, Job, WorkerInfo
 from holdfast.settings import WorkerSettings
 from tests.worker.rig import ends, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    import pytest
 
     from tests.servers import Database
 
@@ -80,3 +82,24 @@ async def test_no_job_waits_for_the_counting(pg18: Database) -> None:
                     assert await stuck()
         finally:
             await other.close()
+
+
+async def test_a_name_that_no_worker_serves_is_warned_of_once(
+    pg18: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = datetime.now(UTC)
+    worker = WorkerInfo("one", "host", 1, "0", ["confirm_order"], 20, 0, "running", now, now)
+    async with Holdfast.connect(pg18.dsn) as hf:
+        await hf.install()
+        await hf.queries.enqueue(["confrim_order", "confirm_order", "confrim_order", "zzz"])
+        await hf.store.leases.housekeep()
+        assert caplog.messages == []
+        assert hf.store.reports is not None
+        await hf.store.reports.report(worker)
+        for _ in range(2):
+            await hf.store.leases.housekeep()
+    assert caplog.messages == [
+        "jobs wait under the name 'confrim_order', which no live worker serves; "
+        "did you mean 'confirm_order'?",
+        "jobs wait under the name 'zzz', which no live worker serves; start one that registers it",
+    ]

@@ -18,6 +18,7 @@ from holdfast.cli.tasks import tasks_of
 from holdfast.cli.values import parse_duration, parse_headers, parse_instant, read_payload
 from holdfast.client.queries import Queries
 from holdfast.errors import DuplicateJobError, InvalidInput, InvalidPayload, PrivilegeMissing
+from holdfast.explanation import nearest
 from holdfast.models import JobId, NewJob, OnConflict
 
 _BATCH = 1000
@@ -133,16 +134,17 @@ def _checked(app: str, name: str, content: bytes | None) -> NewJob:
 
 
 async def _advice(queries: Queries, name: str) -> str | None:
-    """A word about a name that workers are there for, but not for this one."""
+    """Say that no live worker serves the name, and which names like it are served."""
     try:
-        served = {each for worker in await queries.list_workers() for each in worker.entrypoints}
+        workers, now = await queries.list_workers(), await queries.now()
     except PrivilegeMissing:
         return None
-    if not served or name in served:
+    served = {each for worker in workers if worker.alive_at(now) for each in worker.entrypoints}
+    if name in served:
         return None
-    near = difflib.get_close_matches(name, served, n=3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    return clean(f"no worker that reported serves {name!r}, so the job waits{hint}")
+    near = " or ".join(nearest(name, served))
+    hint = f"; did you mean {near}?" if near else ""
+    return clean(f"no live worker serves {name!r}, so the job waits{hint}")
 
 
 async def _enqueue(options: Options, job: NewJob, count: int, on_conflict: OnConflict) -> _Done:

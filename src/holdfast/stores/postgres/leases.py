@@ -28,7 +28,7 @@ from holdfast.models import (
 from holdfast.pauses import LATE_SECONDS, RELEASED_BY_PAUSE, VIEW_SECONDS
 from holdfast.repeated import RepeatedLog
 from holdfast.stores.postgres import rows
-from holdfast.stores.postgres.fleet import FleetTimeouts
+from holdfast.stores.postgres.fleet import FleetTimeouts, UnservedNames
 from holdfast.stores.postgres.holders import holders
 from holdfast.stores.postgres.job_transaction import HandlerConnections, PostgresJobTransaction
 from holdfast.stores.postgres.lanes import Lane, Lanes
@@ -95,6 +95,7 @@ class PostgresLeases:
         self._contended = False
         """The lock of a limit could not be had in time."""
         self._timeouts = FleetTimeouts()
+        self._unserved = UnservedNames()
         self._waiting_since: dict[str, float] = {}
         """Since when the limit of an entrypoint has been locked by other sessions."""
         self._log = RepeatedLog(logger)
@@ -307,7 +308,9 @@ class PostgresLeases:
         await self._restorer.run(self._runner)
         await self._runner.run("delete_ended_claims")
         await self._runner.run("delete_silent_workers")
-        self._timeouts.check([WorkerInfo(*row) for row in await self._runner.run("workers")])
+        workers = [WorkerInfo(*row) for row in await self._runner.run("workers")]
+        self._timeouts.check(workers)
+        self._unserved.check(workers, [name for (name,) in await self._runner.run("queued_names")])
         await self._runner.run("delete_enqueues")
         await self._delete_old("delete_results")
         await self._delete_old("delete_progress")

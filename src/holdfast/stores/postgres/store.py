@@ -17,6 +17,7 @@ from holdfast.settings import Names
 from holdfast.stores.postgres import functions, migrate
 from holdfast.stores.postgres.breakers import PostgresBreakers
 from holdfast.stores.postgres.carriers import join
+from holdfast.stores.postgres.carriers.home import Home
 from holdfast.stores.postgres.drivers.listening import NEED_AGAIN_SECONDS, say_needed
 from holdfast.stores.postgres.jobs import PostgresJobs
 from holdfast.stores.postgres.leases import PostgresLeases
@@ -71,6 +72,7 @@ class PostgresStore:
         self.wakeups = PostgresWakeups(runner, self.names)
         self.upkeep = PostgresUpkeep(runner)
         self.reports = PostgresReports(runner)
+        self._home = Home(driver, self.names.table())
         self._accepted: tuple[str, ...] = ()
         """The newer migrations of which a warning was logged."""
 
@@ -107,7 +109,7 @@ class PostgresStore:
         return self.driver.synchronous
 
     def on(self, transaction: object, *, autocommit: bool = False) -> PostgresStore:
-        return self.over(join(transaction, autocommit=autocommit))
+        return self.over(join(transaction, self._home, autocommit=autocommit))
 
     async def verify(self) -> None:
         newer = tuple(await migrate.verify(self.driver, self.names))

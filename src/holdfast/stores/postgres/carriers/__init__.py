@@ -11,6 +11,7 @@ from holdfast.stores.postgres.drivers import wrap
 from holdfast.stores.postgres.drivers.base import BaseDriver
 
 if TYPE_CHECKING:
+    from holdfast.stores.postgres.carriers.home import Home
     from holdfast.stores.postgres.carriers.joining import Carrier
     from holdfast.stores.postgres.drivers import Driver
 
@@ -22,11 +23,11 @@ _TAKEN = (
 )
 
 
-def join(transaction: object, *, autocommit: bool = False) -> Driver:
+def join(transaction: object, home: Home, *, autocommit: bool = False) -> Driver:
     """Return a driver whose statements are part of the caller's transaction.
 
     With `autocommit` a connection that is in no transaction is accepted, and each call on it
-    commits by itself.
+    commits by itself. `home` refuses a connection to another database.
     """
     if isinstance(transaction, BaseDriver):
         return transaction
@@ -37,7 +38,7 @@ def join(transaction: object, *, autocommit: bool = False) -> Driver:
     if carrier is None:
         # Only its type: a DSN in the wrong place has a password in it.
         raise CarrierError(f".on() takes {_TAKEN}; got {_article(type(transaction).__name__)}")
-    return JoinedDriver(carrier, autocommit=autocommit)
+    return JoinedDriver(carrier, home, autocommit=autocommit)
 
 
 def _carrier(transaction: object, libraries: set[str]) -> Carrier | None:

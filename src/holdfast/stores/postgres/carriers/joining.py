@@ -15,6 +15,7 @@ from holdfast.stores.postgres.drivers.connection_lock import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from holdfast.stores.postgres.carriers.home import Home
     from holdfast.stores.postgres.drivers.base import Connection, OnNotify
 
 _NO_TABLE = frozenset({"42P01", "3F000"})
@@ -41,8 +42,11 @@ class Carrier(Protocol):
 class JoinedDriver(BaseDriver):
     """Each call joins the transaction that the caller is in at that moment, or is refused."""
 
-    def __init__(self, carrier: Carrier, *, autocommit: bool = False) -> None:
+    def __init__(
+        self, carrier: Carrier, home: Home | None = None, *, autocommit: bool = False
+    ) -> None:
         super().__init__()
+        self._home = home
         self.synchronous = carrier.synchronous
         self._carrier = carrier
         self._autocommit = autocommit
@@ -77,6 +81,8 @@ class JoinedDriver(BaseDriver):
             )
         if not self._autocommit and not session.in_transaction:
             raise NoTransaction(self._carrier.what, self._carrier.begin_with)
+        if self._home is not None:
+            await self._home.check(self._carrier.what, session, synchronous=self.synchronous)
         return session
 
     async def listen(self, channel: str, on_notify: OnNotify, on_ready: Callable[[], None]) -> None:

@@ -65,6 +65,10 @@ class Psycopg2Connection:
         self._canceling: Thread | None = None
 
     @property
+    def native(self) -> object:
+        return self._connection
+
+    @property
     def closed(self) -> bool:
         return bool(self._connection.closed)
 

@@ -167,6 +167,11 @@ class AsyncpgConnection:
         self._listeners: dict[tuple[str, OnNotify], Callable[..., None]] = {}
 
     @property
+    def native(self) -> object:
+        # A pool lends its connections in wrappers.
+        return getattr(self._connection, "_con", self._connection)
+
+    @property
     def closed(self) -> bool:
         try:
             return bool(self._connection.is_closed())

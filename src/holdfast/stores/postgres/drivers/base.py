@@ -112,6 +112,11 @@ class Connection(Protocol):
     """Seconds after which the server itself ends a statement, where we have set that."""
 
     @property
+    def native(self) -> object:
+        """The client library's own connection, of which there is one for a session."""
+        ...
+
+    @property
     def begin(self) -> str:
         """The statement after which an idle connection is in a transaction."""
         ...

@@ -9,6 +9,7 @@
 | side | one for a moment, while the worker's event loop is blocked |
 | handler | one for each handler in a transaction of its own |
 | sync | one for enqueue_sync() in threads, while it is used |
+| home | one for a moment, when a transaction of the caller's is joined for the first time |
 
 With seven connections or more each purpose has one of its own.
 """
@@ -34,7 +35,7 @@ _SHARING = (
     *("web", "web_live"),
 )
 _LISTENING = ("listen", "results")
-_APART = (*_LISTENING, "renew", "side", "handler", "sync")
+_APART = (*_LISTENING, "renew", "side", "handler", "sync", "home")
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +101,9 @@ class Connections:
     def _pool(self, purpose: str) -> ConnectionPool:
         if purpose in _LISTENING and self.listens_apart:
             return ConnectionPool(self._listen_address or self._address, purpose, 1)
-        if purpose in ("side", "handler", "sync") or (purpose == "renew" and self.renews_apart):
+        if purpose in ("side", "handler", "sync", "home") or (
+            purpose == "renew" and self.renews_apart
+        ):
             return ConnectionPool(self._address, purpose, 1)
         if purpose != "main" and self._most >= _ONE_FOR_EACH_PURPOSE:
             return ConnectionPool(self._address, purpose, 1)

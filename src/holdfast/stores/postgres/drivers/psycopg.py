@@ -107,6 +107,10 @@ class PsycopgConnection:
         self._listeners: dict[tuple[str, OnNotify], Callable[[psycopg.Notify], None]] = {}
 
     @property
+    def native(self) -> object:
+        return self._connection
+
+    @property
     def closed(self) -> bool:
         return self._dropped or self._connection.closed
 

@@ -59,6 +59,10 @@ class SyncPsycopgConnection:
         self._canceling: Thread | None = None
 
     @property
+    def native(self) -> object:
+        return self._connection
+
+    @property
     def closed(self) -> bool:
         return self._connection.closed
 
