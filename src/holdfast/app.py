@@ -46,6 +46,7 @@ from holdfast.telemetry.gauges import gauging
 from holdfast.worker.claim import QueueExecutionMode
 from holdfast.worker.manager import QueueManager
 from holdfast.worker.signals import stop_on_signals
+from holdfast.worker.status import say_it_works
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -548,6 +549,8 @@ class Holdfast(TaskMethods):
         manager = self.queue_manager
         manager.use(self.work_store(), self._traced_registry())
         once = chosen is QueueExecutionMode.drain
+        if not once:
+            say_it_works(manager.id, self.served, settings.concurrency, self.place)
         with stop_on_signals(self.shutdown, manager.hurry) if signals else nullcontext():
             async with self.scheduler_manager.running(once=once), self._gauges():
                 await manager.run(settings, chosen)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -18,6 +20,16 @@ if TYPE_CHECKING:
 
     from holdfast.settings import WorkerSettings
     from holdfast.worker.dispatcher import Dispatcher
+
+
+def say_it_works(worker: str, served: Sequence[str], slots: int, place: str | None) -> None:
+    """Say on stderr what a worker serves, in a program that has not configured logging."""
+    if logging.getLogger("holdfast.worker").hasHandlers():
+        return
+    names = ", ".join(served) or "nothing"
+    where = f" on {place}" if place else ""
+    line = f"holdfast: worker {worker} serves {names} with {slots} slots{where}"
+    print(f"{line}; configure logging to hear more", file=sys.stderr)
 
 
 @cache
