@@ -64,7 +64,7 @@ road: $(VENV)/ready ## Trace one job and print its calls, files and callbacks
 	$(BIN)/python -m devtools.road $(ARGS)
 
 pictures: $(VENV)/ready ## Draw the pictures of the documentation
-	$(BIN)/python -m holdfast.cli.dashboard_picture docs/images/dashboard.svg
+	$(BIN)/python -m devtools.dashboard_picture docs/images/dashboard.svg
 	HOLDFAST_PICTURES=docs/images $(BIN)/python -m pytest -q -n 0 tests/web/test_browser.py -k pictures
 
 example: $(VENV)/ready ## Serve a table of its own as a queue, on an embedded PostgreSQL

@@ -21,9 +21,9 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
+from devtools.dashboard_picture import draw, scene
 from holdfast import Holdfast, Job, NewJob, Status
 from holdfast.cli.dashboard import print_once, refresh
-from holdfast.cli.dashboard_picture import draw, scene
 from holdfast.cli.dashboard_render import WIDE, render, sparkline
 from holdfast.cli.dashboard_view import View
 from holdfast.models import ClaimRule, JobId

@@ -10,10 +10,10 @@ import pytest
 import pytest_asyncio
 from rich.console import Console
 
+from devtools.dashboard_picture import scene
 from holdfast import Holdfast, Job, Status
 from holdfast.cli.dashboard import _screen
 from holdfast.cli.dashboard_acts import grant
-from holdfast.cli.dashboard_picture import scene
 from holdfast.cli.dashboard_view import Asking, View, Wish
 from holdfast.cli.show import look_at_job
 from holdfast.lifecycle import Verb

@@ -13,7 +13,6 @@ import typer
 from holdfast.cli import (
     breaker,
     cases,
-    chaos,
     clear,
     dashboard,
     demo,
@@ -96,7 +95,6 @@ for module in (
     dashboard,
     web,
     demo,
-    chaos,
 ):
     module.register(app)
 

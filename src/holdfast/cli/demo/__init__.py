@@ -53,7 +53,7 @@ def demo(
             f"name the folder for it with --dir"
         )
     # Here, because every other command starts faster without it.
-    from holdfast.cli.demo.directory import occupied
+    from holdfast.demo.directory import occupied
 
     with occupied(directory):
         try:

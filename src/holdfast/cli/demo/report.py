@@ -11,13 +11,13 @@ from pathlib import Path
 from rich.text import Text
 
 from holdfast.app import Holdfast
-from holdfast.cli.demo.crew import Crew
-from holdfast.cli.demo.handlers import POISON
-from holdfast.cli.demo.ledger import Account, Ledger
-from holdfast.cli.demo.nemesis import Incident
-from holdfast.cli.demo.producer import Producer
-from holdfast.cli.demo.worker import Refusal
 from holdfast.cli.output import line, table
+from holdfast.demo.crew import Crew
+from holdfast.demo.handlers import POISON
+from holdfast.demo.ledger import Account, Ledger
+from holdfast.demo.nemesis import Incident
+from holdfast.demo.producer import Producer
+from holdfast.demo.worker import Refusal
 
 _COLUMNS = ("entrypoint", "enqueued", "successful", "exception", "failed", "canceled", "waiting")
 _SHOWN = 5
@@ -102,7 +102,7 @@ def print_next(directory: Path, producer: Producer, held: Sequence[int]) -> None
         (f"failed {where}", "the jobs that are held, and why"),
         (f"show {poisoned} {where}", "the whole life of the poison job"),
         (f"requeue {some} {where}", "send held jobs back to the queue"),
-        (f"run holdfast.cli.demo.handlers:main -- {short(directory)}", "a worker for them"),
+        (f"run holdfast.demo.handlers:main -- {short(directory)}", "a worker for them"),
         (f"log -n 20 {where}", "the newest lines of the log"),
         (f"stats {where}", "how much was done, by the minute"),
         (f"dashboard {where}", "the live view of this queue"),

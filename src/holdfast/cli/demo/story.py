@@ -11,15 +11,16 @@ from pathlib import Path
 from time import monotonic
 
 from holdfast.app import Holdfast
-from holdfast.cli.demo import handlers, report
-from holdfast.cli.demo.crew import Crew
-from holdfast.cli.demo.handlers import BROKEN, FAST, LATER, TICK
-from holdfast.cli.demo.ledger import Ledger, Ticks, draw_up
-from holdfast.cli.demo.nemesis import Nemesis
-from holdfast.cli.demo.producer import Producer
+from holdfast.cli.demo import report
 from holdfast.cli.demo.view import View
-from holdfast.cli.demo.worker import refusals
 from holdfast.cli.web import prepare, served
+from holdfast.demo import handlers
+from holdfast.demo.crew import Crew
+from holdfast.demo.handlers import BROKEN, FAST, LATER, TICK
+from holdfast.demo.ledger import Ledger, Ticks, draw_up
+from holdfast.demo.nemesis import Nemesis
+from holdfast.demo.producer import Producer
+from holdfast.demo.worker import refusals
 from holdfast.embedded import SCHEME
 from holdfast.errors import DatabaseError
 from holdfast.lifecycle import ACTIVE

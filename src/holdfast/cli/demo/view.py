@@ -20,8 +20,8 @@ from holdfast.cli.dashboard_render import (
     throughput,
     worker_table,
 )
-from holdfast.cli.demo.handlers import LEASE
 from holdfast.cli.output import clean, console, line
+from holdfast.demo.handlers import LEASE
 from holdfast.monitor.snapshot import Snapshot
 
 _PLAIN_INTERVAL = 5.0

@@ -6,11 +6,14 @@ import asyncio
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
 SIZE = 2
 _PATIENCE_SECONDS = 15.0
@@ -64,7 +67,7 @@ class Crew:
                 process = await asyncio.create_subprocess_exec(
                     sys.executable,
                     "-m",
-                    "holdfast.cli.demo.worker",
+                    "holdfast.demo.worker",
                     str(self._directory),
                     str(number),
                     stdin=PIPE,

@@ -1,4 +1,4 @@
-"""One worker process of the demo: `python -m holdfast.cli.demo.worker DIR NUMBER`."""
+"""One worker process of the demo: `python -m holdfast.demo.worker DIR NUMBER`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from holdfast.cli.demo import handlers
+from holdfast.demo import handlers
 from holdfast.events import Event, Lost
 from holdfast.models import Abandoned, JobId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 REFUSALS = "refused.jsonl"
 _CONCURRENCY = 40

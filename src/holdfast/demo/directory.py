@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from holdfast.cli.demo.worker import REFUSALS
+from holdfast.demo.worker import REFUSALS
 from holdfast.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 _MARK = "README.txt"
 _TEXT = "The data of `holdfast demo`. Remove the folder when you are done with it.\n"

@@ -7,16 +7,20 @@ import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from time import monotonic
+from typing import TYPE_CHECKING
 
-from holdfast.app import Holdfast
-from holdfast.cli.demo.crew import Crew
-from holdfast.cli.demo.handlers import LEASE, SLOW, SLOW_SECONDS
-from holdfast.cli.demo.producer import Producer
-from holdfast.cli.demo.worker import refusals
+from holdfast.demo.handlers import LEASE, SLOW, SLOW_SECONDS
+from holdfast.demo.worker import refusals
 from holdfast.lifecycle import Status
-from holdfast.models import Job, JobId
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.app import Holdfast
+    from holdfast.demo.crew import Crew
+    from holdfast.demo.producer import Producer
+    from holdfast.models import Job, JobId
 
 Say = Callable[[str], None]
 

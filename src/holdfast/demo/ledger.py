@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
-from holdfast.app import Holdfast
-from holdfast.cli.demo.handlers import ENTRYPOINTS, TICK
+from holdfast.demo.handlers import ENTRYPOINTS, TICK
 from holdfast.lifecycle import ACTIVE, FINAL, RECOVER_OUTAGE, TRANSITIONS, Status, Verb
-from holdfast.models import JobId, LogEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.app import Holdfast
+    from holdfast.models import JobId, LogEntry
 
 _EVERYTHING = 2**31 - 1
 _SECOND = timedelta(seconds=1)

@@ -8,11 +8,14 @@ import signal
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from typing import TYPE_CHECKING
 
 from holdfast.app import Holdfast
 from holdfast.embedded import SCHEME
 from holdfast.executors import DatabaseRetryEntrypointExecutor
-from holdfast.models import Job, Schedule
+
+if TYPE_CHECKING:
+    from holdfast.models import Job, Schedule
 
 LEASE = timedelta(seconds=2)
 """Short, so that a reader can watch leases end. The default of thirty seconds is for real work."""
@@ -33,7 +36,7 @@ _retrying = partial(
 
 
 async def main(directory: str) -> Holdfast:
-    """For `holdfast run holdfast.cli.demo.handlers:main -- DIR`."""
+    """For `holdfast run holdfast.demo.handlers:main -- DIR`."""
     hf = Holdfast.connect(f"{SCHEME}{directory}")
     register(hf)
     return hf

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from holdfast.cli.demo.handlers import (
+from holdfast.demo.handlers import (
     BROKEN,
     DEFERRED,
     FAST,
@@ -18,8 +18,12 @@ from holdfast.cli.demo.handlers import (
     SLOW,
     UNIQUE,
 )
-from holdfast.client.queries import Queries
 from holdfast.models import JobId, NewJob
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.client.queries import Queries
 
 _STEP = 0.2
 _HOUR = timedelta(hours=1)

@@ -1,6 +1,6 @@
 """The picture of the dashboard in the docs: an invented state, drawn by the real view.
 
-`python -m holdfast.cli.dashboard_picture FILE.svg` draws it.
+`python -m devtools.dashboard_picture FILE.svg` draws it.
 """
 
 from __future__ import annotations

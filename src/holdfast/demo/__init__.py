@@ -1,0 +1,1 @@
+"""The demo: its handlers, its workers, and what kills them. `cli/demo/` tells the story."""
