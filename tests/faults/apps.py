@@ -35,6 +35,7 @@ class Plan:
     driver: str = "asyncpg"
     workers: int = 1
     connections: int | None = None
+    uvloop: bool = True
 
     def dumps(self) -> str:
         return json.dumps(asdict(self))
@@ -126,5 +127,7 @@ async def work(plan: Plan, journal: Journal) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main(Plan(**json.loads(sys.argv[1]))))
+    given = Plan(**json.loads(sys.argv[1]))
+    loop = uvloop.new_event_loop if given.uvloop else asyncio.SelectorEventLoop
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main(given))

@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+import uvloop
+
 from holdfast import Holdfast, JobId
 from tests.faults.apps import Plan
 
@@ -64,8 +66,10 @@ class Crew:
         await self.hf.store.close()
 
     async def start(self, *, dsn: str | None = None, **settings: object) -> subprocess.Popen[bytes]:
-        """Start a worker; it is there, but has claimed nothing yet, perhaps."""
-        plan = Plan(dsn=dsn or self._dsn, journal=str(self._journal), **settings)  # type: ignore[arg-type]
+        """Start a worker on a loop like the test's; it is there, but has perhaps claimed nothing."""
+        on_uvloop = isinstance(asyncio.get_running_loop(), uvloop.Loop)
+        journal = str(self._journal)
+        plan = Plan(dsn=dsn or self._dsn, journal=journal, uvloop=on_uvloop, **settings)  # type: ignore[arg-type]
         process = self._spawn(plan)
         await self.until(lambda: any(line.pid == process.pid for line in self.lines("ready")))
         return process

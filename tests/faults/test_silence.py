@@ -86,6 +86,7 @@ CALLS: dict[str, Callable[[Queries], Awaitable[object]]] = {
     "log_statistics": lambda q: q.log_statistics(),
     "prune_log": lambda q: q.prune_log(HOUR),
     "uncounted_log": lambda q: q.uncounted_log(HOUR),
+    "uncounted_since": lambda q: q.uncounted_since(),
     "list_workers": lambda q: q.list_workers(),
     "list_breakers": lambda q: q.list_breakers(),
     "open_breaker": lambda q: q.open_breaker("b"),
