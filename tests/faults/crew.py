@@ -66,7 +66,7 @@ class Crew:
         await self.hf.store.close()
 
     async def start(self, *, dsn: str | None = None, **settings: object) -> subprocess.Popen[bytes]:
-        """Start a worker on a loop like the test's; it is there, but has perhaps claimed nothing."""
+        """Start a worker on a loop like that of the test. It may have claimed nothing yet."""
         on_uvloop = isinstance(asyncio.get_running_loop(), uvloop.Loop)
         journal = str(self._journal)
         plan = Plan(dsn=dsn or self._dsn, journal=journal, uvloop=on_uvloop, **settings)  # type: ignore[arg-type]
