@@ -119,7 +119,7 @@ class Holdfast(TaskMethods):
         self._only: tuple[str, ...] = ()
         self._without: tuple[str, ...] = ()
         self._tables: dict[str, TableQueue] = {}
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         """What was warned of about tables: once is enough, though several look at them."""
         self._telemetry: Telemetry | None = None
         self.observers = Observers()
@@ -551,7 +551,7 @@ class Holdfast(TaskMethods):
         once = chosen is QueueExecutionMode.drain
         if not once:
             say_it_works(manager.id, self.served, settings.concurrency, self.place)
-        with stop_on_signals(self.shutdown, manager.hurry) if signals else nullcontext():
+        with stop_on_signals(self.shutdown, manager.fast_stop) if signals else nullcontext():
             async with self.scheduler_manager.running(once=once), self._gauges():
                 await manager.run(settings, chosen)
 
@@ -616,7 +616,9 @@ class Holdfast(TaskMethods):
         if not self._tables:
             return self.store
         clock = self._clock or SystemClock()
-        makers = {name: leases_on(queue, clock, self._told) for name, queue in self._tables.items()}
+        makers = {
+            name: leases_on(queue, clock, self._warned) for name, queue in self._tables.items()
+        }
         with_own = len(self._registry) > len(self._tables)
         return CompositeStore(self.store, makers, with_own=with_own)
 

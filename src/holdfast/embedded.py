@@ -92,7 +92,7 @@ class EmbeddedServer:
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Give up this share; the server goes down with the last one."""
+        """Release this share; the server goes down with the last one."""
         # A forked child must not end the share of its parent.
         if self._users is None or os.getpid() != self._owner:
             return

@@ -106,7 +106,7 @@ class ClaimRule:
         return count if self.room is None else min(count, self.room.left)
 
     def took(self, count: int) -> None:
-        """So many were claimed."""
+        """Records that `count` jobs were claimed."""
         if self.room is not None:
             self.room.left -= count
 
@@ -180,14 +180,14 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Handed back without counting anything."""
+    """Released: queued again, nothing counted."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """The lease is somebody else's, or the job was cancelled: there is nothing to write."""
+    """Another worker has the lease, or the job was cancelled: there is nothing to write."""
 
     reason: str
 
@@ -457,7 +457,7 @@ class Cancellation:
     """Tells a running handler that it should stop. Safe to read from any thread.
 
     `with context.cancellation:` is a scope: when the job is stopped, its body ends at the next
-    await, and the handler goes on behind it, to tidy up. What it returns then is no success.
+    await, and the handler goes on behind it, to clean up. What it returns then is no success.
     """
 
     __slots__ = ("cancelled_caught", "reason", "runs_on")
@@ -598,7 +598,7 @@ class Executor(Protocol):
 
     @property
     def written_retries(self) -> int | None:
-        """After how many retries it gives up, if somebody wrote that number."""
+        """After how many retries it gives up, if one was given."""
         ...
 
     async def execute(self, job: Job, context: Context) -> None: ...
@@ -609,7 +609,7 @@ UNTRUSTED = "lease could not be renewed"
 CANCELED = "canceled"
 SHUTDOWN = "shutdown"
 TIMED_OUT = "timed out"
-"""Why a running handler was told to stop."""
+"""Why a running handler was asked to stop."""
 
 NOT_STARTED = "not started"
-"""Why a job is handed back whose handler was never called."""
+"""Why a job is released whose handler was never called."""

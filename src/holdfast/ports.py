@@ -104,14 +104,14 @@ class Leases(Protocol):
         ...
 
     async def locked(self, held: Sequence[LeaseKey]) -> set[LeaseKey]:
-        """Those whose rows somebody else has locked: what `renew` and `change` do not wait for.
+        """Those whose rows another transaction has locked: `renew` and `change` do not wait.
 
         Both fail with an error that is `locked` instead, and nothing of the call is done.
         """
         ...
 
     async def recall(self) -> None:
-        """Hand back what claims took whose replies never came."""
+        """Release what claims took whose replies never came."""
         ...
 
     async def delete_claims(self, tokens: Sequence[UUID]) -> None:
@@ -143,7 +143,7 @@ class Leases(Protocol):
         """What the store wants done now and then, such as counting its statistics."""
         ...
 
-    async def tidy(self) -> None:
+    async def vacuum(self) -> None:
         """Clear away what ended jobs leave behind, where that is worth it."""
         ...
 

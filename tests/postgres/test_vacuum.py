@@ -72,29 +72,29 @@ async def vacuuming_now(connection: Any) -> bool:
 
 async def test_a_table_is_vacuumed_when_many_of_its_rows_are_dead(pg: Database) -> None:
     async with tables.installed(pg.dsn) as (connection, _), dedicated(pg.dsn) as runner:
-        tidy = Vacuum(Names())
+        vacuum = Vacuum(Names())
         await leave_dead(connection, MANY - 1)
-        assert not await tidy.run(runner)
+        assert not await vacuum.run(runner)
         assert await vacuums(connection) == 0
         await leave_dead(connection, 1)
-        assert await tidy.run(runner)
+        assert await vacuum.run(runner)
         assert await vacuums(connection) == 1
 
 
 async def test_a_large_backlog_is_not_vacuumed_for_few_dead_rows(pg18: Database) -> None:
     """Every vacuum reads the whole of its indexes."""
     async with tables.installed(pg18.dsn) as (connection, _), dedicated(pg18.dsn) as runner:
-        tidy = Vacuum(Names())
+        vacuum = Vacuum(Names())
         await leave_dead(connection, 0)
         await connection.execute(
             f"insert into holdfast (entrypoint) select 'x' from generate_series(1, {10 * MANY})"
         )
         await connection.execute(f"delete from holdfast where id <= {MANY}")
         await connection.execute("select pg_stat_force_next_flush()")
-        assert not await tidy.run(runner)
+        assert not await vacuum.run(runner)
         await connection.execute(f"delete from holdfast where id <= {3 * MANY}")
         await connection.execute("select pg_stat_force_next_flush()")
-        assert await tidy.run(runner)
+        assert await vacuum.run(runner)
 
 
 async def test_what_an_old_transaction_still_sees_is_not_tried_again_until_it_has_doubled(
@@ -105,16 +105,16 @@ async def test_what_an_old_transaction_still_sees_is_not_tried_again_until_it_ha
         tables.session(pg18.dsn) as old,
         dedicated(pg18.dsn) as runner,
     ):
-        tidy = Vacuum(Names())
+        vacuum = Vacuum(Names())
         async with old.transaction(isolation="repeatable_read"):
             await old.execute("select pg_current_xact_id()")
             await leave_dead(connection, MANY)
-            assert await tidy.run(runner)
+            assert await vacuum.run(runner)
             await leave_dead(connection, MANY // 2)
-            assert not await tidy.run(runner)
+            assert not await vacuum.run(runner)
             await leave_dead(connection, MANY)
-            assert await tidy.run(runner)
-            assert not await tidy.run(runner)
+            assert await vacuum.run(runner)
+            assert not await vacuum.run(runner)
 
 
 async def test_what_somebody_else_vacuums_is_left_to_them(pg: Database) -> None:
@@ -123,13 +123,13 @@ async def test_what_somebody_else_vacuums_is_left_to_them(pg: Database) -> None:
         tables.session(pg.dsn) as other,
         dedicated(pg.dsn) as runner,
     ):
-        tidy = Vacuum(Names())
+        vacuum = Vacuum(Names())
         await leave_dead(connection, MANY)
         async with other.transaction():
             await other.execute("lock table holdfast in share update exclusive mode")
-            assert not await tidy.run(runner)
+            assert not await vacuum.run(runner)
         assert await vacuums(connection) == 0
-        assert await tidy.run(runner)
+        assert await vacuum.run(runner)
 
 
 async def test_of_two_at_once_neither_waits_for_the_other(pg18: Database) -> None:
@@ -151,15 +151,15 @@ async def test_after_somebody_elses_vacuum_the_old_measure_holds_again(pg18: Dat
         tables.session(pg18.dsn) as old,
         dedicated(pg18.dsn) as runner,
     ):
-        tidy = Vacuum(Names())
+        vacuum = Vacuum(Names())
         async with old.transaction(isolation="repeatable_read"):
             await old.execute("select pg_current_xact_id()")
             await leave_dead(connection, 4 * MANY)
-            assert await tidy.run(runner)
+            assert await vacuum.run(runner)
         await connection.execute("select pg_stat_reset_single_table_counters('holdfast'::regclass)")
-        assert not await tidy.run(runner)
+        assert not await vacuum.run(runner)
         await leave_dead(connection, MANY)
-        assert await tidy.run(runner)
+        assert await vacuum.run(runner)
 
 
 async def test_on_a_callers_connection_nothing_is_vacuumed(pg18: Database) -> None:

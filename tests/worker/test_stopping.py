@@ -1,4 +1,4 @@
-"""How a worker stops: nothing new, what runs may finish, and what cannot is handed back."""
+"""How a worker stops: nothing new, what runs may finish, and what cannot is released."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_a_worker_in_a_hurry_does_not_wait_for_the_deadline(hf: Holdfast) 
         await ends(handler.started.wait())
         hf.shutdown.set()
         await eventually(lambda: in_state(hf, "draining"))
-        hf.queue_manager.hurry.set()
+        hf.queue_manager.fast_stop.set()
 
     await handed_back(hf, job_id, "shutdown")
 

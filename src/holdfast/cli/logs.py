@@ -175,6 +175,6 @@ def _described(outcome: Outcome) -> tuple[int, str, TracebackRecord | None]:
         case Held(_, traceback):
             return logging.WARNING, "is held", traceback
         case Released(reason):
-            return logging.INFO, f"was handed back ({reason})", None
+            return logging.INFO, f"was released ({reason})", None
         case Abandoned(reason):
             return logging.INFO, f"was given up ({reason})", None

@@ -111,7 +111,7 @@ def run(
         str,
         typer.Option(
             metavar="DURATION",
-            help="How long jobs may finish after SIGTERM or Ctrl-C, before they are handed back; "
+            help="How long jobs may finish after SIGTERM or Ctrl-C, before they are released; "
             "a second signal hands them back at once. The process ends about a second later "
             "whatever its jobs do, with exit code 75 if one could not be stopped.",
         ),

@@ -116,7 +116,7 @@ def run_now(ctx: typer.Context, name: _Name, as_json: _Json = False) -> None:
 
 
 def remove(ctx: typer.Context, name: _Name, yes: Yes = False) -> None:
-    """Forget a schedule; a worker that declares it writes it again when it starts. Asks first."""
+    """Delete a schedule; a worker that declares it writes it again when it starts. Asks first."""
     options = options_of(ctx)
     if not yes:
         confirm(f"Remove schedule {name} in {options.describe()}?")

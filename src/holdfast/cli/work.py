@@ -106,7 +106,7 @@ def _run_through(
             loop.call_soon(stop.reclaim)
 
 
-class _Heed:
+class _OnStop:
     """What a stop means: while the worker starts the end of that, and later its shutdown."""
 
     def __init__(self, drain_timeout: timedelta) -> None:
@@ -121,7 +121,7 @@ class _Heed:
             self._task.cancel()
             return
         if level >= FAST:
-            self.holdfast.queue_manager.hurry.set()
+            self.holdfast.queue_manager.fast_stop.set()
         elif not self.holdfast.shutdown.is_set():
             logger.info("stopping: running jobs have %s to finish", self._drain_timeout)
         self.holdfast.shutdown.set()
@@ -143,8 +143,8 @@ async def _work(
     plan: Plan, role: Role | None, stop: Stop, side: Side, telemetry: Telemetry | None
 ) -> None:
     stop.reclaim()
-    heed = _Heed(plan.settings.drain_timeout)
-    stop.listen(asyncio.get_running_loop(), heed)
+    on_stop = _OnStop(plan.settings.drain_timeout)
+    stop.listen(asyncio.get_running_loop(), on_stop)
     async with opened(plan.target) as holdfast:
         _check_place(plan, holdfast)
         holdfast.plan_connections(plan.connections, plan.listen_dsn)
@@ -153,7 +153,7 @@ async def _work(
         await holdfast.wait_for_connection()
         # A supervisor takes the greeting below as the proof that a start can succeed.
         await probe.store.verify()
-        heed.holdfast = holdfast
+        on_stop.holdfast = holdfast
         holdfast.queue_manager.on_blocked = end_blocked
         holdfast.queue_manager.treat_suspects(_treatment(plan, role, holdfast))
         holdfast.observe(JobLog())

@@ -82,7 +82,7 @@ class Client:
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             raise InvalidInput(
-                "an event loop runs in this thread, and it would stand still; "
+                "an event loop runs in this thread, and it would be blocked; "
                 "await enqueue() instead"
             )
         store = self.queries.store

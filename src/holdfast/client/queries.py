@@ -381,7 +381,7 @@ class Queries:
     async def mark_job_as_cancelled(
         self, ids: Sequence[JobId], *, actor: str | None = None, reason: str | None = None
     ) -> set[JobId]:
-        """Cancel jobs wherever they are; a running handler is told to stop. Those that moved."""
+        """Cancel jobs wherever they are; a running handler is asked to stop. Those that moved."""
         return await self._remove(Verb.CANCEL, ids, actor, reason)
 
     async def delete_jobs(
@@ -605,7 +605,7 @@ class Queries:
         return await self._store.upkeep.delete_expired(limit=most)
 
     async def list_breakers(self) -> list[Breaker]:
-        """The circuit breakers that workers have named, or that somebody holds open."""
+        """The circuit breakers that workers have named, or that an operator holds open."""
         return await self._store.breakers.all()
 
     async def open_breaker(

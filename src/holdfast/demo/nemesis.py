@@ -73,7 +73,7 @@ class Nemesis:
         began, jobs = monotonic(), await self._held(pid)
         self._say(
             f"Worker {number} is frozen (SIGSTOP): its {_jobs(len(jobs))} come back when the "
-            f"lease ends. It cannot know: to itself it will have blinked."
+            f"lease ends. It does not notice the pause."
         )
         await self._await_return(pid, jobs)
         self._note("frozen", number, jobs, began)

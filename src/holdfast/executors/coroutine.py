@@ -29,7 +29,7 @@ class AbstractEntrypointExecutor(ABC):
 
     @property
     def written_retries(self) -> int | None:
-        """After how many retries it gives up, if somebody wrote that number."""
+        """After how many retries it gives up, if one was given."""
         return None
 
     @abstractmethod

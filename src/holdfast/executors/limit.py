@@ -43,7 +43,7 @@ class TimeLimit(AbstractEntrypointExecutor):
             if not scope.expired():
                 raise
             cause = error
-        # Whatever a handler that was told to stop did afterwards: return, raise, ask for a retry.
+        # Whatever a handler that was asked to stop did afterwards: return, raise, ask for a retry.
         if scope.expired():
             raise JobTimeout(
                 f"entrypoint {self.parameters.name!r} ran longer than its timeout of {timeout}"

@@ -87,7 +87,7 @@ class ProcessExecutor(AbstractEntrypointExecutor):
             reply = await asyncio.wrap_future(answer)
         except asyncio.CancelledError:
             if answer.cancel():
-                # The handler was never called, so its time is not up: to be handed back.
+                # The handler was never called, so its time is not up: the job is released.
                 context.cancellation.cancel(NOT_STARTED)
                 raise
             context.cancellation.runs_on = answer

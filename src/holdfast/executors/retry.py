@@ -65,7 +65,7 @@ class DatabaseRetryEntrypointExecutor(AbstractEntrypointExecutor):
 
     @property
     def written_retries(self) -> int | None:
-        """The number of retries, if somebody wrote it."""
+        """The number of retries, if one was given."""
         return None if isinstance(self.max_attempts, DefaultCap) else self.max_attempts
 
     async def execute(self, job: Job, context: Context) -> None:

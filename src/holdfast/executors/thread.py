@@ -19,7 +19,7 @@ from holdfast.models import NOT_STARTED, SHUTDOWN, TIMED_OUT, UNTRUSTED, Context
 logger = logging.getLogger("holdfast")
 
 _WAITS = {SHUTDOWN: 1, UNTRUSTED: 2}
-"""Stops after which the job would be handed to others, and so must not be while its thread runs.
+"""Stops after which the job would be released to others, and so must not be while its thread runs.
 Each is followed by one more cancellation: of a worker that stops, or of its event loop."""
 
 DEFAULT_WORKERS = 32
@@ -119,7 +119,7 @@ class ThreadExecutor(AbstractEntrypointExecutor):
 
     A thread cannot be stopped. When the job is cancelled, `context.cancellation` says so and the
     worker goes on at once; a handler that does not look keeps its thread until it returns, and no
-    other job is claimed for that. Only a job that would be handed back stays leased until then, or
+    other job is claimed for that. Only a job that would be released stays leased until then, or
     until its worker has ended.
     """
 
@@ -155,7 +155,7 @@ class ThreadExecutor(AbstractEntrypointExecutor):
                 return await asyncio.wrap_future(run)
             except asyncio.CancelledError:
                 if run.cancel():
-                    # The handler was never called, so its time is not up: to be handed back.
+                    # The handler was never called, so its time is not up: the job is released.
                     context.cancellation.cancel(NOT_STARTED)
                     raise
                 # A worker says why before it cancels; only a timeout comes without a word.

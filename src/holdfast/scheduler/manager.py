@@ -61,7 +61,7 @@ class SchedulerManager:
         self._in_a_row, self._since = 0, 0.0
 
     def renew(self, shutdown: asyncio.Event) -> None:
-        """Be told to stop by this event from the next run on, which may be in another loop."""
+        """Stop when this event is set, from the next run on, which may be in another loop."""
         self._shutdown = shutdown
 
     def use(self, store: Store) -> None:
@@ -130,7 +130,7 @@ class SchedulerManager:
                     await task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A worker whose schedules stand still must not look healthy: it stops with the error."""
+        """A worker whose schedules have stopped must not look healthy: it stops with the error."""
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("the scheduler failed, so the worker stops: %s", error)
             self._shutdown.set()
@@ -213,7 +213,7 @@ class ScheduleQueries:
         return await self._store.schedules.trigger(schedule, await self._store.jobs.now())
 
     async def remove(self, name: str) -> None:
-        """Forget the schedule; a worker that declares it writes it again when it starts."""
+        """Delete the schedule; a worker that declares it writes it again when it starts."""
         if not await self._store.schedules.remove(name):
             raise _unknown(name)
 

@@ -19,7 +19,7 @@ from holdfast.telemetry.prometheus import Sample
 _PATIENCE = 3.0
 _LAST_WORDS_SECONDS = 0.5
 _LONG_ENOUGH = 10.0
-"""A process that lived for so many seconds did not die of its start."""
+"""A process that lived for at least this many seconds did not fail at its start."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0
 
@@ -116,7 +116,7 @@ class Worker:
         self.child = child
         self.role = role
         self.id: str | None = None
-        """Told before its first claim, and only if it can work."""
+        """Sent before its first claim, and only if it can work."""
         self.caps: Mapping[str, int] = {}
         self.samples: list[Sample] = []
 

@@ -35,7 +35,8 @@ def environment(role: Role, theirs: socket.socket) -> dict[str, str]:
 
 
 def inherited() -> tuple[Role, socket.socket] | None:
-    """This process's parent, if it is a child of ours; told once, so that no grandchild errs."""
+    """Return this process's parent if it is a child of ours. Only the first call answers, so that a
+    grandchild does not take it for its own."""
     role, _, number = os.environ.pop(_VARIABLE, "").partition(":")
     if not number:
         return None

@@ -11,7 +11,7 @@ from holdfast.errors import DatabaseError
 from holdfast.service.child import Restarts, Worker, in_words
 from holdfast.service.link import Role, unpack
 from holdfast.service.probe import WorkerProbe
-from holdfast.service.stop import FAST, HURRY
+from holdfast.service.stop import FAST, FAST_STOP_SECONDS
 from holdfast.telemetry.prometheus import Sample, cumulative, merge
 from holdfast.worker.quarantine import Suspects
 
@@ -129,7 +129,7 @@ class Companion:
         """Wait until the process has stopped. Without a stop of the worker that is at once."""
         if not self._level:
             self.stop(FAST)
-            asyncio.get_running_loop().call_later(2 * HURRY, self._kill)
+            asyncio.get_running_loop().call_later(2 * FAST_STOP_SECONDS, self._kill)
         await asyncio.wait([self._keeping])
         if self._tasks:
             # The first attempt to release its leases is made at once.

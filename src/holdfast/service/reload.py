@@ -10,12 +10,12 @@ from pathlib import Path
 from holdfast.errors import MissingDependency
 from holdfast.service.child import Child, in_words
 from holdfast.service.link import Role
-from holdfast.service.stop import FAST, GRACE, GRACEFUL, signals
+from holdfast.service.stop import FAST, GRACE_SECONDS, GRACEFUL, signals
 
 logger = logging.getLogger("holdfast.run")
 
 _HAND_BACK_SECONDS = 2.0
-"""How long a change waits for running jobs before they are handed back."""
+"""How long a change waits for running jobs before they are released."""
 
 _KILL_SECONDS = 4.0
 
@@ -55,7 +55,9 @@ class Reloader:
 
     async def _stop(self, child: Child, ended: asyncio.Task[int]) -> int:
         """Pass on every signal until the child has ended."""
-        asyncio.get_running_loop().call_later(self._patience + GRACE + _KILL_SECONDS, child.kill)
+        asyncio.get_running_loop().call_later(
+            self._patience + GRACE_SECONDS + _KILL_SECONDS, child.kill
+        )
         while not ended.done():
             self._risen.clear()
             await child.send(stop=self._level)

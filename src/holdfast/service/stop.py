@@ -21,7 +21,7 @@ logger = logging.getLogger("holdfast.run")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 GRACEFUL, FAST = 1, 2
-"""How far a stop has come: at first jobs may finish, then they are handed back at once."""
+"""How far a stop has come: at first jobs may finish, then they are released at once."""
 
 EXIT_OVERDUE = 75
 """The exit code of a worker that had to end before its jobs did."""
@@ -29,10 +29,10 @@ EXIT_OVERDUE = 75
 EXIT_BLOCKED = 76
 """The exit code of a worker whose event loop was blocked for longer than is allowed."""
 
-GRACE = 0.9
-"""Seconds beyond the drain timeout for handlers that are told to stop and for the last writes."""
+GRACE_SECONDS = 0.9
+"""Seconds beyond the drain timeout for handlers that are asked to stop and for the last writes."""
 
-HURRY = 2.0
+FAST_STOP_SECONDS = 2.0
 """Seconds for all that once a stop is fast."""
 
 _LOG_SECONDS = 0.1
@@ -80,16 +80,16 @@ class Stop:
         """Take the wake-up descriptor back from an event loop that takes it when it starts."""
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
 
-    def listen(self, loop: asyncio.AbstractEventLoop, heed: Callable[[int], None]) -> None:
-        """Call `heed` in the loop with the level, whenever it has risen."""
+    def listen(self, loop: asyncio.AbstractEventLoop, on_stop: Callable[[int], None]) -> None:
+        """Call `on_stop` in the loop with the level, whenever it has risen."""
 
         def tell(level: int) -> None:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(heed, level)
+                loop.call_soon_threadsafe(on_stop, level)
 
         self._tell.append(tell)
         if self.level:
-            heed(self.level)
+            on_stop(self.level)
 
     def ask(self, level: int) -> None:
         """Stop at least as fast as this."""
@@ -98,7 +98,7 @@ class Stop:
     def _caught(self, number: int, frame: FrameType | None) -> None:
         taken = signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         if taken != self._wake.fileno():
-            # Somebody else's descriptor was written to, so the thread does not know yet.
+            # The descriptor of an event loop was written to, so the thread does not know yet.
             signal.set_wakeup_fd(taken)
             self._write(number)
 
@@ -131,7 +131,7 @@ class Stop:
         if level <= self.level:
             return
         self.level = level
-        left = self._patience + GRACE if level < FAST else HURRY
+        left = self._patience + GRACE_SECONDS if level < FAST else FAST_STOP_SECONDS
         self._deadline = min(self._deadline or math.inf, monotonic() + left)
         for tell in self._tell:
             # The loop may be closed in this moment; what is left to do then is to exit.

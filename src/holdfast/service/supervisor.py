@@ -15,7 +15,7 @@ from holdfast.service import health
 from holdfast.service.child import Restarts, Worker, in_words
 from holdfast.service.link import Link, Role, unpack
 from holdfast.service.quarantine import Keeper
-from holdfast.service.stop import FAST, GRACE, GRACEFUL, HURRY, signals
+from holdfast.service.stop import FAST, FAST_STOP_SECONDS, GRACE_SECONDS, GRACEFUL, signals
 from holdfast.telemetry.prometheus import Sample, cumulative, merge
 from holdfast.worker.quarantine import Suspects
 
@@ -27,7 +27,7 @@ _KILL_SECONDS = 2.0
 
 
 class Supervisor:
-    """Keeps `count` workers running until it is told to stop, or in drain mode until all are done.
+    """Keeps `count` workers running until it is asked to stop, or in drain mode until all are done.
 
     It neither loads the target nor talks to the database, so that nothing of that can harm it. The
     jobs of a worker that died are freed by the others, or by its replacement.
@@ -192,7 +192,7 @@ class Supervisor:
             sending = loop.create_task(worker.child.send(stop=level))
             self._sending.add(sending)
             sending.add_done_callback(self._sending.discard)
-        left = self._patience + GRACE if level < FAST else HURRY
+        left = self._patience + GRACE_SECONDS if level < FAST else FAST_STOP_SECONDS
         loop.call_later(left + _KILL_SECONDS, self._kill)
 
     def _quit(self) -> None:

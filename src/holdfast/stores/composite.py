@@ -241,9 +241,9 @@ class SeveralLeases:
         for party in self._parties.values():
             await party.housekeep()
 
-    async def tidy(self) -> None:
+    async def vacuum(self) -> None:
         for party in self._parties.values():
-            await party.tidy()
+            await party.vacuum()
 
     def _note(self, act: str, name: str, error: DatabaseError | None) -> None:
         """Say it once, not at every claim."""

@@ -121,7 +121,7 @@ class OpenTelemetry:
         )
         self._failed = meter.create_counter("queue.failed", "1", "Rows that failed processing")
         self._released = meter.create_counter(
-            "queue.released", "1", "Rows handed back without counting"
+            "queue.released", "1", "Jobs released without counting"
         )
         self._lost = meter.create_counter("queue.lease_lost", "1", "Outcomes that came too late")
         self._recovered = meter.create_counter(

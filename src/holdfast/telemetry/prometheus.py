@@ -73,7 +73,7 @@ FAMILIES = (
     Family("holdfast_jobs_retried_total", "counter", "Runs that asked for another one."),
     Family("holdfast_jobs_failed_total", "counter", "Jobs that ended with an exception."),
     Family("holdfast_jobs_held_total", "counter", "Jobs held after a failure."),
-    Family("holdfast_jobs_released_total", "counter", "Jobs handed back, as on shutdown."),
+    Family("holdfast_jobs_released_total", "counter", "Jobs released, as on shutdown."),
     Family(_LOST, "counter", "Outcomes that changed nothing: the lease was lost."),
     Family(_RECOVERED, "counter", "Jobs taken back from dead workers."),
     Family(_RETIRED, "counter", "Jobs held because no attempt or recovery was left."),
@@ -91,7 +91,7 @@ _PER_ENTRYPOINT = (_CLAIMED, *_BY_OUTCOME.values(), _RECOVERED)
 class Metrics:
     """An observer that counts. Labels are entrypoints and reasons of ours, so they are bounded.
 
-    It is told of events in the worker's event loop and may be read from another thread.
+    It is notified in the worker's event loop and may be read from another thread.
     """
 
     def __init__(self, entrypoints: Iterable[str], running: Callable[[], int]) -> None:

@@ -43,7 +43,7 @@ class QueueManager:
         self._resources = {} if resources is None else resources
         self.shutdown = shutdown or asyncio.Event()
         """Setting it begins the graceful stop."""
-        self.hurry = asyncio.Event()
+        self.fast_stop = asyncio.Event()
         """Setting it ends the graceful stop at once: running jobs are cancelled and released."""
         self.id = f"{platform.node()}:{os.getpid()}:{secrets.token_hex(4)}"
         self.queries: Any = None
@@ -55,14 +55,19 @@ class QueueManager:
         """The present run, or the last one."""
 
     @property
+    def hurry(self) -> asyncio.Event:
+        """The former name of `fast_stop`."""
+        return self.fast_stop
+
+    @property
     def entrypoints(self) -> tuple[Entrypoint, ...]:
         """What it can run."""
         return tuple(self._registry)
 
     def renew(self, shutdown: asyncio.Event) -> None:
-        """Be told to stop by this event from the next run() on, which may be in another loop."""
+        """Stop when this event is set, from the next run() on, which may be in another loop."""
         self.shutdown = shutdown
-        self.hurry = asyncio.Event()
+        self.fast_stop = asyncio.Event()
 
     def use(self, store: Store, registry: Registry) -> None:
         """Serve this store with these handlers from the next run() on."""
@@ -136,7 +141,9 @@ class QueueManager:
         if policies := self._registry.breakers:
             # Refused now, where their table is missing, and listed before the first job.
             await self._store.breakers.admit(list(policies.values()), 0)
-        options = Options(chosen, mode, self._resources, self.shutdown, self.hurry, self.on_blocked)
+        options = Options(
+            chosen, mode, self._resources, self.shutdown, self.fast_stop, self.on_blocked
+        )
         self._worker = worker = Worker(
             self._store, self._registry, rules, self._observers, self._status, options
         )

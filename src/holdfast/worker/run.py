@@ -78,7 +78,7 @@ def _stopped(lease: Lease) -> Outcome | None:
 
 
 def _outcome(lease: Lease, error: BaseException) -> Outcome:
-    """A handler that was told to stop has not failed, whatever it raised on the way out."""
+    """A handler that was asked to stop has not failed, whatever it raised on the way out."""
     if stopped := _stopped(lease):
         return stopped
     if lease.permit is not None:

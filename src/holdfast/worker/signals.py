@@ -54,13 +54,13 @@ _handlers: WeakKeyDictionary[asyncio.AbstractEventLoop, _SignalHandlers] = WeakK
 
 
 @contextmanager
-def stop_on_signals(shutdown: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
+def stop_on_signals(shutdown: asyncio.Event, fast_stop: asyncio.Event) -> Iterator[None]:
     """Set the events on SIGTERM and SIGINT. Only the main thread can receive signals."""
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
         if shutdown.is_set():
-            hurry.set()
+            fast_stop.set()
         shutdown.set()
 
     handlers = _handlers.get(loop) or _handlers.setdefault(loop, _SignalHandlers(loop))

@@ -138,7 +138,7 @@ class CleanUp:
                 continue
             cleaned = self._dispatcher.ended
             try:
-                await self._leases.tidy()
+                await self._leases.vacuum()
             except DatabaseError as error:
                 logger.debug("clean-up waits for the database: %s", error)
             self.rounds += 1

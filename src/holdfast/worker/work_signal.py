@@ -42,7 +42,7 @@ class WorkSignal:
             self._timer, self._due = loop.call_at(due, self._fire), due
 
     def cancel(self) -> None:
-        """Forget jobs that were put off."""
+        """Drop the jobs that were put off."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._due = None, math.inf

@@ -71,7 +71,7 @@ class Options(NamedTuple):
     mode: QueueExecutionMode
     resources: MutableMapping[Any, Any]
     shutdown: asyncio.Event
-    hurry: asyncio.Event
+    fast_stop: asyncio.Event
     on_blocked: Callable[[str], None] | None
 
 
@@ -254,18 +254,18 @@ class Worker:
 
     async def _drain(self, patience: timedelta, settling: asyncio.Task[None]) -> None:
         """Release what has not started, let the rest finish, then cancel it."""
-        lease_set, hurry = self.lease_set, self._options.hurry
+        lease_set, fast_stop = self.lease_set, self._options.fast_stop
         self.dispatcher.release_waiting()
         began = monotonic() if self._stopped_at is None else self._stopped_at
         left = began + patience.total_seconds() - monotonic()
-        hurrying = asyncio.get_running_loop().create_task(self._wake_on_hurry())
+        waking = asyncio.get_running_loop().create_task(self._wake_on_fast_stop())
         try:
             if not await lease_set.until(
-                lambda: not len(lease_set) or hurry.is_set(), seconds=left
+                lambda: not len(lease_set) or fast_stop.is_set(), seconds=left
             ):
                 logger.warning("%d jobs still run after %s", self.dispatcher.running, patience)
         finally:
-            hurrying.cancel()
+            waking.cancel()
             for lease in lease_set.snapshot():
                 lease.stop(SHUTDOWN)
         # A settler that has ended settles nothing: what it left is released afterwards.
@@ -277,8 +277,8 @@ class Worker:
             seconds=_CANCEL_SECONDS,
         )
 
-    async def _wake_on_hurry(self) -> None:
-        await self._options.hurry.wait()
+    async def _wake_on_fast_stop(self) -> None:
+        await self._options.fast_stop.wait()
         self.lease_set.changed.set()
 
     async def _leave_unsettled(self) -> None:

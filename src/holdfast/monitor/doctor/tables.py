@@ -44,7 +44,7 @@ class Table:
     invalid_indexes: Sequence[str]
     autovacuum: bool
     vacuum_from: int
-    """Autovacuum comes when there are so many dead rows."""
+    """The number of dead rows at which autovacuum comes."""
     now: datetime
 
 

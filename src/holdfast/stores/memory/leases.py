@@ -287,7 +287,7 @@ class MemoryLeases:
             del self._workers[worker.id]
         delete_old(self._state)
 
-    async def tidy(self) -> None:
+    async def vacuum(self) -> None:
         """Nothing is left behind."""
 
     def _lanes(
@@ -330,7 +330,7 @@ class MemoryLeases:
         return full, taken
 
     def _room(self, rule: ClaimRule, quota: int) -> int:
-        """How many more of the quota may run at once; a lease counts until somebody ends it."""
+        """How many more of the quota may run at once; a lease counts until it is ended."""
         if not rule.concurrency_limit:
             return quota
         running = sum(

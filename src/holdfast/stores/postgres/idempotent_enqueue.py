@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.stores.postgres.runner import Runner
 
 MOST = 1000
-"""Up to so many jobs, a statement that takes half of the time there is has lost its way."""
+"""A statement of up to this many jobs is sent again when half of the timeout has passed."""
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5

@@ -321,7 +321,7 @@ class PostgresLeases:
         while deleted == _DELETE_BATCH:
             [[deleted]] = await self._runner.run(statement, limit=_DELETE_BATCH)
 
-    async def tidy(self) -> None:
+    async def vacuum(self) -> None:
         await self._vacuum.run(self._runner)
 
     async def _scan(self) -> None:

@@ -298,7 +298,7 @@ async def _concurrently(driver: Driver, names: Names, migration: Migration) -> b
         if not await _is_missing(tx, names, migration):
             return False
         if not await _is_valid(tx, index):
-            raise DatabaseError(f"the build of {index} was undone by somebody; run it again")
+            raise DatabaseError(f"the build of {index} was undone by another session; run it again")
         await tx.script(_record_sql(migration, names))
     return True
 

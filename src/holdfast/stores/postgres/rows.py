@@ -79,7 +79,7 @@ def _headers(words: str | dict[str, Any]) -> dict[str, Any]:
 def claimed(
     row: Row, token: UUID, worker: str, leases: Mapping[str, timedelta], instants: Instants
 ) -> Job:
-    """A row that a claim gave back: leased, unless it had no attempts left and is held now."""
+    """A row that a claim returned: leased, unless it had no attempts left and is held now."""
     (
         job_id, entrypoint, payload, priority, execute_after, attempts, recoveries, max_attempts,
         max_recoveries, dedupe_key, words, created, updated, error, error_at, held_at,

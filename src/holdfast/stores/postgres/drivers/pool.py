@@ -196,7 +196,7 @@ class ConnectionPool:
                 return await self._wait(seconds, deadline)
             self.lock.leave(error)
             raise
-        # A server that was slow to let us in is no reason to hurry it now.
+        # After a slow connect the statement still has a third of the time.
         return Loan(connection, max(deadline, monotonic() + seconds / 3))
 
     def belong_to(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -1,5 +1,5 @@
 -- role: worker
--- Counts the log rows committed since the last time into the statistics, those of so many
+-- Adds the log rows committed since the last run to the statistics, a bounded number of
 -- transactions at once. Index: log_time.
 -- `wait` and `run` are positions in a histogram (holdfast.histogram).
 -- Promise: every row once, because a row is counted when its transaction is older than every

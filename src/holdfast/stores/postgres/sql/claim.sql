@@ -1,6 +1,6 @@
 -- role: worker
 -- Leases due jobs of one priority, one ordered walk of the ready index for each lane.
--- Promise: at most `share` rows of a lane, in order, none that somebody else has locked; a row
+-- Promise: at most `share` rows of a lane, in order, none that another transaction has locked; a row
 -- without attempts left is retired instead. Rendered three times: for jobs that no worker died with,
 -- for recovered ones and for suspects. Index: ready, from the lane's floor, or recovered, which has
 -- the few jobs that a worker died with; the rows it locked

@@ -1,5 +1,5 @@
 -- role: worker
--- The leases that a claim took whose reply was lost, so that they can be handed back.
+-- The leases that a claim took whose reply was lost, so that they can be released.
 -- Index: primary keys, one probe a lease.
 select leased.id, l.token
 from {leases} l

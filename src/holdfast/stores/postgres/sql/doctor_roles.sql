@@ -1,5 +1,5 @@
 -- role: reader
--- The roles to which somebody granted privileges on these tables, other than their owners.
+-- The roles that were granted privileges on these tables, other than their owners.
 -- Reads no table of Holdfast's.
 select distinct r.rolname::text
 from pg_class c

@@ -1,5 +1,5 @@
 -- role: worker
--- A look around: which lanes (entrypoint, priority) there are besides the known ones, whether these
+-- A scan: which lanes (entrypoint, priority) there are besides the known ones, whether these
 -- have rows above their floor and in a slice below it, when each has its next deferred one, and
 -- where a new lane begins: below that there may be millions of dead rows, and to walk them again
 -- with every claim would take longer than it takes others to claim what is above. The last

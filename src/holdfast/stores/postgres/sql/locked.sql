@@ -1,5 +1,5 @@
 -- role: worker
--- Of these jobs, those that somebody else has locked. Index: primary key.
+-- Of these jobs, those that another transaction has locked. Index: primary key.
 -- Asked when a change had to wait for one of them, so that the others need not.
 with patience as materialized (
     select {patience}

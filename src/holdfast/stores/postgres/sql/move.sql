@@ -4,7 +4,7 @@
 -- that worker are meant, whatever their heartbeats. The rows are locked by an earlier statement of
 -- the transaction (lock.sql). The columns of a lease are left as they are: they count only while a
 -- row is picked, and an operator may not write them. Index: primary key, dedupe key.
--- Promise: one outcome for each id; a holder that loses its lease is told; a key taken by a
+-- Promise: one outcome for each id; a holder that loses its lease is notified; a key taken by a
 -- concurrent enqueue fails the whole statement, which may then be run again.
 with clock as materialized (
     -- A person acts on a stale lease at once; only the sweep gives grace after an outage.

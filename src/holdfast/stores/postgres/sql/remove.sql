@@ -1,5 +1,5 @@
 -- role: operator
--- Takes jobs out of the queue by hand, whoever holds them; a holder is told. Index: primary key.
+-- Takes jobs out of the queue by hand, whoever holds them; a holder is notified. Index: primary key.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 ),

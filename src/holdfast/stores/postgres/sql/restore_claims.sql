@@ -1,5 +1,5 @@
 -- role: worker
--- Writes the bookkeeping of claims anew that somebody deleted while jobs were leased under them, so
+-- Writes the bookkeeping of claims anew that were deleted by hand while jobs were leased under them, so
 -- that sweeps and limits see these jobs again. One slice of the table. Index: primary keys, one
 -- probe a leased job.
 with clock as materialized (

@@ -62,7 +62,7 @@ class TableLeases:
         queue: TableQueue,
         clock: Clock,
         *,
-        told: set[str] | None = None,
+        warned: set[str] | None = None,
         handlers: HandlerConnections | None = None,
         pauses: PauseView | None = None,
     ) -> None:
@@ -76,7 +76,7 @@ class TableLeases:
         self._group = 1
         """How many suspects the next group may have."""
         self._doubtful: list[UUID] = []
-        self._told = set() if told is None else told
+        self._warned = set() if warned is None else warned
         self._pauses = pauses
 
     async def verify(self) -> None:
@@ -85,8 +85,8 @@ class TableLeases:
         for fault in found.faults:
             advice = f"; {fault.ddl}" if fault.ddl else ""
             warning = f"table {self._queue.table}: {fault.message}{advice}"
-            if warning not in self._told:
-                self._told.add(warning)
+            if warning not in self._warned:
+                self._warned.add(warning)
                 logger.warning("%s", warning)
 
     async def claim(
@@ -294,7 +294,7 @@ class TableLeases:
     async def housekeep(self) -> None:
         """Nothing is counted: the rows are there to be asked."""
 
-    async def tidy(self) -> None:
+    async def vacuum(self) -> None:
         """When to vacuum the table is for its owner to say."""
 
     async def depth(self) -> TableDepth:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.table import TableQueue
 
 
-def leases_on(queue: TableQueue, clock: Clock, told: set[str]) -> Callable[[Store], TableLeases]:
+def leases_on(queue: TableQueue, clock: Clock, warned: set[str]) -> Callable[[Store], TableLeases]:
     """Makes the table's leases for a store, and again for each of its forks."""
 
     def make(store: Store) -> TableLeases:
@@ -28,7 +28,7 @@ def leases_on(queue: TableQueue, clock: Clock, told: set[str]) -> Callable[[Stor
             store.driver,
             queue,
             clock,
-            told=told,
+            warned=warned,
             handlers=store.leases.handlers,
             pauses=store.pause_view(),
         )

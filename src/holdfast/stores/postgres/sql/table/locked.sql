@@ -1,4 +1,4 @@
--- Of these rows, those that somebody else has locked.
+-- Of these rows, those that another transaction has locked.
 with patience as materialized (
     select {patience}
 ),
