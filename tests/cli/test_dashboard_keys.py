@@ -145,7 +145,7 @@ async def test_an_entrypoint_is_paused_with_a_reason_and_goes_on(hf: Holdfast) -
 
 
 async def test_what_cannot_be_done_is_said_in_a_line(hf: Holdfast) -> None:
-    for words, told in (("abc", "not a whole number"), ("999999", "999999")):
+    for words, told in (("abc", "not an integer"), ("999999", "999999")):
         view = pressed(f"o{words}", ENTER)
         await grant(hf, view)
         assert told in view.note
@@ -168,3 +168,11 @@ async def test_a_long_life_shows_its_end_on_24_lines(hf: Holdfast) -> None:
     lines = on_screen(view)
     assert lines[-2] == "ValueError: no address"
     assert sum("lines above" in line for line in lines) == 2
+
+
+async def test_why_a_job_does_not_run_is_said_in_full(hf: Holdfast) -> None:
+    found = await look_at_job(hf, await held(hf))
+    words = "It is held for a person, because " + "its handler failed again and again " * 3 + "."
+    view = pressed()
+    view.opened(replace(found, explanation=replace(found.explanation, sentence=words)))
+    assert " ".join(words.split()) in " ".join(" ".join(on_screen(view)).split())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +19,16 @@ from playwright.async_api import async_playwright, expect
 
 from holdfast import Holdfast, Status
 from holdfast.cli.web import Serving, served
+from tests.servers import Database
 from tests.web import story
 from tests.web.conftest import OPERATOR, VIEWER
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from playwright.async_api import Browser, BrowserContext, Page
 
-    from tests.servers import Database
+    from tests.servers import SharedServers
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = (
@@ -83,9 +85,20 @@ def _heard(message: Any) -> None:
     assert "Content Security Policy" not in message.text, message.text
 
 
+@contextmanager
+def _database(servers: SharedServers) -> Iterator[Database]:
+    """For pictures a server with fsync: the doctor would speak of the others."""
+    if IMAGES is None:
+        with servers.schema("embedded18") as database:
+            yield database
+        return
+    with servers.private("embedded18") as server:
+        yield Database("embedded18", server.dsn, "public")
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def machine(pg_servers: Any) -> AsyncIterator[tuple[Browser, str, Holdfast, int, Database]]:
-    with pg_servers.schema("embedded18") as database:
+    with _database(pg_servers) as database:
         job = await story.tell(database)
         serving = Serving(
             "127.0.0.1", 0, OPERATOR, VIEWER, True, ("127.0.0.1",), "orders", "production"

@@ -165,7 +165,7 @@ def _screen(
 
 def _body(snapshot: Snapshot, width: int, room: int, view: View) -> Sequence[RenderableType]:
     if view.job is not None:
-        return [Text(), *job_screen(view.job, room - 1)]
+        return [Text(), *job_screen(view.job, width, room - 1)]
     if view.failures:
         return failure_screen(snapshot, view.chosen, room)
     return tables(snapshot, width, room)

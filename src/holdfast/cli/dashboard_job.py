@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from rich.text import Text
 
 from holdfast.cli.explain import explanation_lines
 from holdfast.cli.show import JobLook, job_head, job_timeline, last_traceback
 
 
-def job_screen(found: JobLook, room: int) -> list[Text]:
-    """The job in `room` lines. Of a long past and a long traceback the ends are kept."""
+def job_screen(found: JobLook, width: int, room: int) -> list[Text]:
+    """The job in `room` lines, with the whole reason why it does not run.
+
+    Of a long past and of a long traceback the ends are kept.
+    """
     title, *facts = job_head(found)
-    above = [title, *explanation_lines(found.explanation, found.now), Text(), *facts]
+    why = [
+        Text(words)
+        for each in explanation_lines(found.explanation, found.now)
+        for words in textwrap.wrap(each.plain, width, subsequent_indent="  ")
+    ]
+    above = [title, *why, Text(), *facts]
     past = list(job_timeline(found))
     traceback = [Text(each, style="dim") for each in last_traceback(found).splitlines()]
     left = room - len(above)

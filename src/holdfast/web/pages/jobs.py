@@ -242,7 +242,7 @@ def _sentence(
     if wanted.entrypoint is None:
         return f"{many} {noun}.", ""
     head = f"{many} {noun} of {wanted.entrypoint}."
-    return head, around.why_all_wait(wanted.entrypoint)
+    return head, around.why_all_wait(wanted.entrypoint) if counts.waiting else ""
 
 
 def _names(
