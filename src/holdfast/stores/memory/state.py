@@ -329,15 +329,10 @@ class State:
     def _new_row(self, job: NewJob, now: datetime) -> Job:
         unset: dict[str, Any] = dict.fromkeys(Job._fields)
         given = {
+            **job._asdict(),
             "id": JobId(self._last.job + 1),
-            "entrypoint": job.entrypoint,
-            "payload": job.payload,
-            "priority": job.priority,
             "status": ENQUEUE.target,
             "execute_after": _instant(job.execute_after, now),
-            "max_attempts": job.max_attempts,
-            "max_recoveries": job.max_recoveries,
-            "dedupe_key": job.dedupe_key,
             "headers": None if job.headers is None else _as_json(dict(job.headers)),
             "created": now,
             "updated": now,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from holdfast.models import NewJob
+
 if TYPE_CHECKING:
     from holdfast.lifecycle import Status
     from holdfast.settings import Names
@@ -34,6 +36,9 @@ JOB_COLUMNS = (
     "held_at",
 )
 """The fields of models.Job, in its order."""
+
+NEW_COLUMNS = (*NewJob._fields, "created", "updated")
+"""What an enqueue writes."""
 
 LEASE_COLUMNS = ("heartbeat", "claim_token", "claimed_by", "claimed_at", "lease")
 """They count only while the row is picked."""

@@ -19,6 +19,7 @@ from holdfast.stores.postgres.binding import (
     HIDDEN_COLUMNS,
     JOB_COLUMNS,
     LEASE_COLUMNS,
+    NEW_COLUMNS,
     Binding,
 )
 from holdfast.stores.postgres.catalogue import Role as Role
@@ -54,10 +55,6 @@ _OPERATED = (Verb.REQUEUE, Verb.EDIT, Verb.MOVE, Verb.CANCEL, Verb.DELETE)
 """What an operator does to jobs."""
 
 _ALL: tuple[str, ...] = ()
-_NEW = (
-    *("entrypoint", "payload", "priority", "execute_after", "dedupe_key", "headers"),
-    *("max_attempts", "max_recoveries", "created", "updated"),
-)
 _COUNTERS = ("status", "attempts", "recoveries", "execute_after", "held_at", "updated")
 _LOGGED = (
     *("job_id", "status", "entrypoint", "priority", "attempt", "recoveries"),
@@ -76,7 +73,7 @@ _VERSION = _grants("select", migrations=("version", "name", "compatible"))
 # Who enqueues may wait for the result. What a reader sees is for everybody's eyes.
 _RESULTS = _grants("select", results=_ALL, progress=_ALL)
 _ENQUEUE = (
-    *_grants("insert", table=_NEW, enqueues=_ALL),
+    *_grants("insert", table=NEW_COLUMNS, enqueues=_ALL),
     *_grants("select", enqueues=_ALL),
 )
 # Counting reads the log and moves the mark; the statistics are all it writes.
