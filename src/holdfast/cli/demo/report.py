@@ -106,6 +106,7 @@ def print_next(directory: Path, producer: Producer, held: Sequence[int]) -> None
         (f"log -n 20 {where}", "the newest lines of the log"),
         (f"stats {where}", "how much was done, by the minute"),
         (f"dashboard {where}", "the live view of this queue"),
+        (f"web {where}", "the same in a browser"),
     ]
     longest = max(len(meaning) for _, meaning in tries)
     for words, meaning in tries:

@@ -103,8 +103,9 @@ async def check_listen(store: PostgresStore) -> list[Finding]:
         return [
             warning(
                 "listen",
-                "LISTEN hears nothing, so idle workers find jobs only when they poll (5 s)",
-                "connect to the server itself, or to a pooler in session mode",
+                "LISTEN hears nothing, as through a pooler in transaction mode, so idle workers "
+                "find jobs only when they poll (5 s)",
+                "export HOLDFAST_LISTEN_DSN=postgresql://…  # the server itself, past the pooler",
             )
         ]
     finally:
