@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from chaos import shim, snoozes, tail
+from chaos import counting, shim, snoozes, tail
+from chaos.checker.model import Violation
 from chaos.cluster import Cluster, tied
 from chaos.files import SECOND, now
 from chaos.run import Act, Profile, draw, perform
@@ -36,6 +37,7 @@ _PROFILE = Profile("act", 11.0, 1_500, 15, 3, crash_every=0.0, poison=1)
 _MIDDLE = 4.0
 _DISK = "32m"
 _WAVES = 4
+_COUNTS = 20_000
 
 
 class CannotPlay(Exception):
@@ -297,6 +299,32 @@ async def article_table(directory: Path, seed: int, say: Say) -> Verdict:
         return await perform(stage, quiet, seed, [], say=say, act=Act(during))
 
 
+async def exactly_once(directory: Path, seed: int, say: Say) -> Verdict:
+    """Handlers count in their transactions, while workers die and freeze and the server crashes."""
+    names = ("c0", "c1", "c2")
+    done: dict[str, int] = {}
+
+    async def during(stage: Stage) -> None:
+        await counting.install(stage)
+        await counting.enqueue(stage, _COUNTS)
+        for name in names:
+            await stage.start_worker(name, **counting.WORKER)
+        done.update(await counting.disturb(stage, names, seed))
+
+    async with Cluster(directory / "pg") as cluster:
+        stage = Stage(cluster, directory, lease=_PROFILE.lease)
+        quiet = replace(_PROFILE, faults=0, jobs=200, workers=1, poison=0)
+        verdict = await perform(stage, quiet, seed, [], say=say, act=Act(during))
+        found, left = await counting.counted(cluster, stage.database)
+    text = f"{_COUNTS} jobs have counted to {found}, and {left} are left"
+    say(f"{text}; {done}")
+    verdict.violations["exactly once"] = (
+        [] if (found, left) == (_COUNTS, 0) else [Violation("exactly once", text)]
+    )
+    verdict.figures |= {"counted": found, **done}
+    return verdict
+
+
 ACTS: dict[str, Callable[[Path, int, Say], Awaitable[Verdict]]] = {
     "failover to a synchronous standby": failover_sync,
     "failover to a lagging standby": failover_async,
@@ -306,6 +334,7 @@ ACTS: dict[str, Callable[[Path, int, Say], Awaitable[Verdict]]] = {
     "full disk": full_disk,
     "old snapshot": old_snapshot,
     "deaths on a user's table": article_table,
+    "counts in the handlers' transactions": exactly_once,
 }
 
 ACTS_ALONE = "acts"

@@ -42,6 +42,8 @@ class WorkerPlan(Plan):
     tables: bool = False
     snoozes: bool = False
     """Serve the article's table."""
+    counting: bool = False
+    """Serve the tasks that count, and nothing else."""
     max_block: float | None = None
     """Seconds for which a handler may block the event loop, after which the process is killed."""
     connections: int | None = None

@@ -14,7 +14,7 @@ from typing import Any
 
 import uvloop
 
-from chaos import leash
+from chaos import counting, leash
 from chaos.files import SECOND, now
 from chaos.handlers import Handlers, Ledger
 from chaos.plans import WorkerPlan
@@ -71,12 +71,9 @@ async def main(plan: WorkerPlan) -> None:
     listening.PING_TIMEOUT = min(listening.PING_TIMEOUT, plan.ping)
     if plan.trip is not None:
         trip(plan.trip, ledger)
-    async with Holdfast.connect(plan.dsn, timeout=plan.timeout) as hf:
-        handlers = Handlers(ledger, plan.lease)
-        handlers.register(hf, plan.entrypoints, scheduled=plan.scheduled, tables=plan.tables)
-        if plan.snoozes:
-            handlers.register_snoozes(hf)
-        hf.observe(ledger)
+    connect = counting.connect if plan.counting else Holdfast.connect
+    async with connect(plan.dsn, timeout=plan.timeout) as hf:
+        register(hf, plan, ledger)
         if plan.max_block is not None:
             hf.queue_manager.on_blocked = lambda _: os.kill(os.getpid(), signal.SIGKILL)
         watchman = Watchman(ledger, hf, plan.lease)
@@ -85,6 +82,18 @@ async def main(plan: WorkerPlan) -> None:
         await work(hf, plan, ledger, watchman)
         watching.cancel()
     ledger.note("stopped", id=hf.queue_manager.id)
+
+
+def register(hf: Holdfast, plan: WorkerPlan, ledger: Ledger) -> None:
+    """What this worker serves."""
+    if plan.counting:
+        counting.Tasks(hf, ledger, plan.name)
+        return
+    handlers = Handlers(ledger, plan.lease)
+    handlers.register(hf, plan.entrypoints, scheduled=plan.scheduled, tables=plan.tables)
+    if plan.snoozes:
+        handlers.register_snoozes(hf)
+    hf.observe(ledger)
 
 
 def trip(step: str, ledger: Ledger) -> None:

@@ -3,6 +3,7 @@
 from chaos.mutants import (
     clients,
     counting,
+    counting_tasks,
     fencing,
     machinery,
     sessions,
@@ -16,6 +17,7 @@ __all__ = [
     "MUTANTS",
     "clients",
     "counting",
+    "counting_tasks",
     "fencing",
     "machinery",
     "plant",

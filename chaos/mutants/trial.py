@@ -17,7 +17,16 @@ from chaos.files import PATIENCE, SECOND, now
 from chaos.mutants import MUTANTS
 from chaos.mutants.base import COULD_NOT, Mutant
 from chaos.run import new_directory
-from chaos.scenarios import enqueuing, fencing, machinery, recovering, settling, snoozing, waking
+from chaos.scenarios import (
+    counting,
+    enqueuing,
+    fencing,
+    machinery,
+    recovering,
+    settling,
+    snoozing,
+    waking,
+)
 from chaos.scenarios.scene import SCENARIOS, Missed, Scenario, Scene
 from chaos.stage import Stage
 
@@ -30,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "command",
+    "counting",
     "enqueuing",
     "fencing",
     "machinery",

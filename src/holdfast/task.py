@@ -36,6 +36,10 @@ class ExecutorCap(int):
     """The cap one above the retries that an executor was given in writing."""
 
 
+class TaskCap(int):
+    """The cap of a task, which is written as `retry`."""
+
+
 MAX_ATTEMPTS = DefaultCap(25)
 
 

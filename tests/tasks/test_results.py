@@ -178,7 +178,7 @@ async def test_a_wait_ends_with_its_timeout(hf: Holdfast) -> None:
         hf.wait_for([handle], 0.01),
         anext(hf.as_completed([handle], 0.01)),
     ):
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError, match=r"not ended within 0\.01 s"):
             await wait
     with pytest.raises(InvalidInput, match="handles"):
         await hf.wait_for([handle.id])  # type: ignore[list-item]

@@ -17,7 +17,7 @@ from holdfast.cli.logs import JobLog
 from holdfast.events import Retired, Settled
 from holdfast.executors import DatabaseRetryEntrypointExecutor
 from holdfast.models import Failed, Held
-from tests.worker.rig import Watch, the_log, the_row, working
+from tests.worker.rig import Watch, ends, the_log, the_row, working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -264,6 +264,20 @@ async def test_a_retry_that_the_cap_ends_is_one_event_and_one_line(
     assert "is held after 2 attempts by max_attempts=2 of entrypoint 'endless'" in line
     assert about[1].__dict__["entrypoint"] == "endless"
     assert about[1].__dict__["error_type"] == "OSError"
+
+
+async def test_the_line_of_a_task_names_its_retry(caplog: pytest.LogCaptureFixture) -> None:
+    hf = Holdfast.in_memory()
+
+    @hf.task(name="endless", retry=1)
+    async def endless() -> None:
+        raise ValueError
+
+    await endless.enqueue()
+    await ends(hf.run(mode="drain"))
+    [line] = [each for each in caplog.messages if "is held after" in each]
+    assert "is held after 1 attempts by retry=1 of task 'endless'" in line
+    assert "register the task with a larger retry" in line
 
 
 async def test_the_line_names_the_cap_of_the_job_itself(caplog: pytest.LogCaptureFixture) -> None:

@@ -168,8 +168,9 @@ async def _work(
             logger.info("worker %s runs %s on %s", probe.manager.id, what, place)
             served = holdfast.served
             logger.info(
-                "it serves %d entrypoints with %d slots: %s",
+                "it serves %d entrypoint%s with %d slots: %s",
                 len(served),
+                "" if len(served) == 1 else "s",
                 plan.settings.concurrency,
                 ", ".join(served),
             )

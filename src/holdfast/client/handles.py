@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -58,7 +59,7 @@ class JobHandle(Generic[R]):
         None when its id is unknown, was pruned, or its enqueue has not been committed yet.
         TimeoutError after `timeout` seconds.
         """
-        async with asyncio.timeout(_seconds(timeout)):
+        async with _within(timeout, repr(self)):
             return await self._client.ended(self.id)
 
     async def result(self, timeout: float | timedelta | None = None) -> R:
@@ -72,7 +73,7 @@ class JobHandle(Generic[R]):
                 self.id,
                 f"task {self.task.name!r} stores no results; register it with store_result=True",
             )
-        async with asyncio.timeout(_seconds(timeout)):
+        async with _within(timeout, repr(self)):
             status = await self._client.ended(self.id)
             if status is not Status.SUCCESSFUL:
                 raise await self._no_result(status)
@@ -129,8 +130,9 @@ async def wait_for(
     handles: Iterable[JobHandle[Any]], timeout: float | timedelta | None = None
 ) -> list[Status | None]:
     """Wait until all of these jobs have ended or are held; their statuses, in the given order."""
-    async with asyncio.timeout(_seconds(timeout)):
-        return await asyncio.gather(*(handle.wait() for handle in _checked(handles)))
+    waited = _checked(handles)
+    async with _within(timeout, f"at least one of {len(waited)} jobs"):
+        return await asyncio.gather(*(handle.wait() for handle in waited))
 
 
 async def as_completed(
@@ -153,6 +155,20 @@ async def as_completed(
     finally:
         for wait in waits:
             wait.cancel()
+
+
+@asynccontextmanager
+async def _within(timeout: float | timedelta | None, what: str) -> AsyncIterator[None]:
+    """Raise a TimeoutError that says what has not ended."""
+    seconds = _seconds(timeout)
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise TimeoutError(f"{what} has not ended within {seconds:g} s") from None
 
 
 def _checked(handles: Iterable[JobHandle[R]]) -> list[JobHandle[R]]:

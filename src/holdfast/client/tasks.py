@@ -14,7 +14,7 @@ from holdfast.client.signature import Signature, default_name, read_signature
 from holdfast.errors import InvalidInput, InvalidTask
 from holdfast.models import NewJob
 from holdfast.redact import REDACTED_HEADER
-from holdfast.task import Entrypoint, define, where
+from holdfast.task import Entrypoint, TaskCap, define, where
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -174,7 +174,7 @@ class Task(Generic[P, R]):
             takes_job=False,
             on_failure=options.on_failure,
             timeout=options.timeout,
-            max_attempts=rules.retry.attempts,
+            max_attempts=TaskCap(rules.retry.attempts),
             max_recoveries=options.max_recoveries,
             executor="async" if is_async(self.func) else "thread",
             breaker=options.breaker,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from holdfast.task import DefaultCap, ExecutorCap
+from holdfast.task import DefaultCap, ExecutorCap, TaskCap
 
 if TYPE_CHECKING:
     from holdfast.models import Held, Job
@@ -51,6 +51,11 @@ def _described(job: Job, entrypoint: Entrypoint) -> tuple[str, str]:
         return (
             f"max_attempts={cap - 1} of the executor of {name!r}",
             f"to lift the cap, give the executor a larger number; {again}",
+        )
+    if isinstance(cap, TaskCap):
+        return (
+            f"retry={cap} of task {name!r}",
+            f"to lift the cap, register the task with a larger retry; {again}",
         )
     default = "the default " if isinstance(cap, DefaultCap) else ""
     return (
