@@ -6,7 +6,7 @@ import re
 from hashlib import blake2b
 
 _BYTES = 6
-"""Of ten thousand kinds of errors, any two share a mark with a chance of 1 in 5 million."""
+"""Two of ten thousand kinds of errors share a mark with a chance of 1 in 5 million."""
 
 _LONGEST_MESSAGE = 400
 """Characters. What tells errors apart comes first, and a long message is slow to read."""

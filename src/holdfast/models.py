@@ -467,7 +467,7 @@ class Cancellation:
         """The body of a scope was ended before its time."""
         self.reason: str | None = None
         self.runs_on: Future[Any] | None = None
-        """Of a handler that could not be stopped: done when its thread has ended."""
+        """The run of a handler that could not be stopped: done when its thread has ended."""
 
     @property
     def cancel_called(self) -> bool:

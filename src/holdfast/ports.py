@@ -230,7 +230,7 @@ class Jobs(Protocol):
     async def get(self, ids: Sequence[JobId]) -> list[Job]: ...
 
     async def statuses(self, ids: Sequence[JobId]) -> dict[JobId, Status]:
-        """Of each known id: where it is now, or how it ended."""
+        """Return for each known id where it is now, or how it ended."""
         ...
 
     async def list_held(self, limit: int, among: HeldFilter) -> list[Job]: ...
@@ -333,7 +333,7 @@ class Results(Protocol):
         ...
 
     async def list_progress(self, limit: int) -> list[tuple[JobId, Progress]]:
-        """Of leased jobs, the last to say something first."""
+        """Return the progress of leased jobs, the latest first."""
         ...
 
     async def listen(self, on_ready: Callable[[], None], on_end: Callable[[JobId], None]) -> None:

@@ -397,7 +397,7 @@ def _is(test: Callable[[Any], bool], func: Any) -> bool:
 
 
 def _signature(func: Handler) -> inspect.Signature | None:
-    """Of what will really be called: a decorator may add or take away arguments."""
+    """The parameters of what will really be called: a decorator may add or take away arguments."""
     try:
         return inspect.signature(func, follow_wrapped=False)
     except (TypeError, ValueError):

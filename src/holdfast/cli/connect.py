@@ -45,7 +45,7 @@ class Options:
     source: str = ""
     """Where the DSN was found: `--dsn`, `--embedded` or the name of a variable."""
     typed: frozenset[str] = frozenset()
-    """Of the options that say which tables are meant, those on the command line."""
+    """The options on the command line that say which tables are meant."""
 
     @property
     def target(self) -> str:

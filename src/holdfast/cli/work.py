@@ -210,7 +210,7 @@ def spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     youngest, *older = gc.get_threshold()
-    # Zero is somebody's wish that it does not run at all.
+    # Zero means that it shall not run at all.
     if youngest:
         gc.set_threshold(max(youngest, _YOUNG_OBJECTS), *older)
 

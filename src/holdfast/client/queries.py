@@ -511,7 +511,7 @@ class Queries:
         return await self._store.jobs.list_running(_positive("limit", limit))
 
     async def oldest_waiting(self) -> dict[str, datetime]:
-        """Of each entrypoint with claimable jobs: since when the oldest of them has been due."""
+        """Return for each entrypoint with claimable jobs since when the oldest has been due."""
         return await self._store.jobs.oldest()
 
     async def browse_queue(

@@ -33,7 +33,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Of a task: the payload's part of it, and whether the function wants its Context."""
+    """What the payload of a task holds, and whether the function wants its Context."""
 
     parameters: tuple[Parameter, ...]
     returns: Any

@@ -257,7 +257,7 @@ class Task(Generic[P, R]):
 
 
 class AsyncTask(Task[P, R]):
-    """Of an `async def`."""
+    """A task made of an `async def`."""
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here and now."""
@@ -266,7 +266,7 @@ class AsyncTask(Task[P, R]):
 
 
 class PlainTask(Task[P, R]):
-    """Of a `def`, which a worker runs in a thread."""
+    """A task made of a `def`, which a worker runs in a thread."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here and now."""
@@ -275,7 +275,7 @@ class PlainTask(Task[P, R]):
 
 
 class AsyncContextTask(Task[P, R]):
-    """Of an `async def` that takes a Context first, which is no part of the payload."""
+    """A task made of an `async def` whose first argument is a Context, not in the payload."""
 
     async def __call__(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here and now."""
@@ -284,7 +284,7 @@ class AsyncContextTask(Task[P, R]):
 
 
 class PlainContextTask(Task[P, R]):
-    """Of a `def` that takes a Context first, which is no part of the payload."""
+    """A task made of a `def` whose first argument is a Context, not in the payload."""
 
     def __call__(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here and now."""

@@ -101,7 +101,7 @@ def _is_mapping(model: Any) -> bool:
 
 
 def _annotation(func: Callable[..., Any]) -> Any:
-    """Of the first parameter alone: the others may name what exists for the type checker only."""
+    """Read the first parameter alone: the others may name what exists for the type checker only."""
     try:
         first = next(iter(inspect.signature(func).parameters.values()))
     except (StopIteration, TypeError, ValueError):

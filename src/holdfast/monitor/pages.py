@@ -21,7 +21,7 @@ from holdfast.stores.postgres.breakers import breaker_of
 MOST_HELD = 5000
 """The newest held jobs, among which failures are grouped."""
 SAMPLE = 1000
-"""Of an entrypoint at most this many waiting jobs are counted."""
+"""At most this many waiting jobs of an entrypoint are counted."""
 _UNREPORTED = WorkerSettings().heartbeat_timeout
 
 

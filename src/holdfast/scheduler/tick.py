@@ -108,7 +108,7 @@ async def tick(store: Store, names: Sequence[str], *, bites: int = _MOST_BITES) 
         due = await store.schedules.due(names, now)
         taken = [await _advance(store, schedule, now) for schedule in due]
         made += [id_ for ids in taken for id_ in ids or ()]
-        # What is left is locked by somebody, and to try again at once would be to spin.
+        # The rest is locked by another session. To try again at once would spin.
         if all(ids is None for ids in taken):
             break
     return made

@@ -40,7 +40,7 @@ class Lease:
     seconds: float
     trusted_until: float
     permit: Permit | None = None
-    """Of the circuit breaker that it was claimed behind."""
+    """The state of the circuit breaker that it was claimed behind."""
     cancellation: Cancellation = field(default_factory=Cancellation)
     task: asyncio.Task[None] | None = None
     """While its handler runs."""

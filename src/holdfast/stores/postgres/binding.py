@@ -45,7 +45,7 @@ LEASE_COLUMNS = ("heartbeat", "claim_token", "claimed_by", "claimed_at", "lease"
 
 _WRITTEN_BY_A_CLAIM = ("status", *LEASE_COLUMNS)
 CLAIMED_COLUMNS = tuple(column for column in JOB_COLUMNS if column not in _WRITTEN_BY_A_CLAIM)
-"""Of a job that a claim returns; the rest is what the claim itself has written."""
+"""The columns that a claim returns. The claim itself has written the others."""
 
 _INSTANTS = ("execute_after", "created", "updated", "last_error_at", "held_at")
 CLAIMED_VALUES = tuple(

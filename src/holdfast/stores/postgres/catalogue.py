@@ -8,7 +8,7 @@ from importlib import resources
 
 
 class Role(enum.StrEnum):
-    """Who connects, and what for."""
+    """The purpose for which a program or a person connects."""
 
     PRODUCER = "producer"
     WORKER = "worker"

@@ -201,7 +201,7 @@ def _is_role_name(name: object) -> bool:
         size = len(name.encode())
     except UnicodeEncodeError:
         return False
-    # A longer name is cut by the server, and may then be somebody else's.
+    # A longer name is cut by the server, and may then be another role's.
     reserved = name.lower() in _RESERVED or name.lower().startswith("pg_")
     return 1 <= size <= _LONGEST_NAME and not reserved
 
@@ -239,7 +239,7 @@ def _own_sql(names: Names, roles: RoleNames, payloads: bool) -> list[str]:
     return [
         _spare_owner(tables, _distinct(roles, Role), f"{names.prefix}_{Role.WORKER}"),
         _open(relations["table"], _distinct(roles, Role)),
-        # What an earlier version, or somebody's hand, gave beyond the list below is taken away.
+        # What an earlier version or a person granted beyond the list below is taken away.
         f"revoke all on {', '.join(sorted(tables))} from {everyone};",
         f"grant usage on type {relations['status']} to {everyone};",
         *(grant.sql(relations, _quote(roles.all()[role])) for role, grant in given),

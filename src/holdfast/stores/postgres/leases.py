@@ -56,7 +56,7 @@ _LONG_WAIT_SECONDS = 1.0
 """After this time without the lock of a limit the log names the session that holds it."""
 
 _LANE_COLUMNS = 7
-"""Of a row of lanes.sql. The one behind them says whether the entrypoint is paused."""
+"""Columns of lanes.sql about the lane. One more says whether the entrypoint is paused."""
 
 _VIEW = timedelta(seconds=VIEW_SECONDS)
 """While something is paused the next claim comes after this, to see whether it still is."""

@@ -67,7 +67,7 @@ class TableWords:
         return part in self._fit.parts
 
     def counter(self, part: str) -> str:
-        """A number that a row of somebody else's making may lack."""
+        """A number that a row made by another program may lack."""
         return f"coalesce({self.column(part)}, 0)"
 
     def fitted(self, part: str, text: str) -> str:
@@ -113,7 +113,7 @@ class TableWords:
 
     @property
     def _failed(self) -> str:
-        """Of an inactive row: the last that happened to it was a failure, not success."""
+        """Whether an inactive row ended with a failure."""
         if self.has("outcome"):
             return f"coalesce({self.column('outcome')} = '{RETIRE_STALE.target}', false)"
         signs = [f"{self.counter('attempts')} >= {self.cap}"]
