@@ -12,6 +12,7 @@ from holdfast import Holdfast
 from holdfast.web import Identity, Role, app
 from holdfast.web.live import BUDGET, Live, Stream, Topic
 from holdfast.web.visit import Address
+from tests.postgres import tables
 from tests.web.conftest import OPERATOR, opened
 
 if TYPE_CHECKING:
@@ -74,6 +75,26 @@ async def test_only_what_has_changed_is_sent(told: Told) -> None:
         stream.pending.clear()
         await live.tick()
         assert "live-sentence" not in stream.pending
+
+
+PROGRESS = """
+insert into holdfast_progress (job_id, fraction, message, updated)
+select id, 0.45, 'page 4 of 9', now() from holdfast where status = 'picked' limit 1
+on conflict (job_id) do update set fraction = 0.9 returning job_id
+"""
+
+
+async def test_progress_moves_in_the_list_of_what_runs(told: Told) -> None:
+    async with opened(told.database) as browser, tables.session(told.database.dsn) as connection:
+        live = browser.web.live
+        [stream] = watch(live, topic("Jobs", "/jobs", "status=running"))
+        try:
+            for share in ("45 %", "90 %"):
+                job_id = await connection.fetchval(PROGRESS)
+                await live.tick()
+                assert share in stream.pending[f"live-far-{job_id}"]
+        finally:
+            await connection.execute("delete from holdfast_progress")
 
 
 async def test_a_viewer_is_sent_what_a_viewer_may_see(told: Told) -> None:

@@ -109,7 +109,7 @@ class Site:
         }
 
     def parts(self, page: Page, context: Mapping[str, Any]) -> dict[str, str]:
-        """The live blocks of a page, by the id of the element they are in."""
+        """The live blocks and cells of a page, by the id of the element they are in."""
         template = self.templates.get_template(page.template)
         # The root fills in the blocks of the templates that this one extends.
         blocks = dict(self.templates.get_template("base.html").blocks) | dict(template.blocks)
@@ -117,7 +117,7 @@ class Site:
             name.replace("_", "-"): "".join(render(template.new_context(dict(context))))
             for name, render in blocks.items()
             if name.startswith(LIVE)
-        }
+        } | dict(context.get("live_cells", {}))
 
     async def close(self) -> None:
         self.errands.close()

@@ -136,6 +136,8 @@ async def _live(visit: Visit, wanted: Chosen, around: Surroundings) -> dict[str,
         older = bottom if looked == WINDOW else None
     return {
         "lines": lines,
+        # How far each running job is, in the rows that are on the page.
+        "live_cells": {f"live-far-{job_id}": str(far(said)) for job_id, said in progress.items()},
         "older": None if older is None else visit.address.with_query(before=older, top=None),
         "looked": looked if older is not None and len(found) <= ROWS else 0,
     }
