@@ -102,6 +102,7 @@ class WorkerSettings:
     """
 
     batch_size: int = 500
+    """How many jobs one claim takes at most."""
     concurrency: int = 20
     """How many handlers run at once. Jobs that wait for nothing are as fast with few slots, because
     they are claimed ahead of them; raise it for jobs that wait for something else."""
@@ -109,8 +110,11 @@ class WorkerSettings:
     """How long an idle worker waits for a wake-up before it looks by itself. Zero means as often
     as is sensible: every SHORTEST_POLL."""
     heartbeat_timeout: timedelta = timedelta(seconds=30)
+    """The length of a lease. It is renewed at a third of that."""
     drain_timeout: timedelta = timedelta(seconds=25)
+    """How long running handlers may take after a stop; then they are cancelled."""
     statistics_interval: timedelta = timedelta(seconds=30)
+    """How often the log is counted into the statistics."""
     max_loop_block: timedelta = timedelta(minutes=5)
     """A handler that blocks the event loop for longer loses its lease, and counts as having killed
     its worker."""
