@@ -9,8 +9,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from holdfast import Holdfast, InvalidInput, Job, RetryRequested, Status
+from holdfast.telemetry import gauges
+from holdfast.telemetry.otel import OpenTelemetry
 from holdfast.telemetry.prometheus import Metrics, render
 from holdfast.worker import status, steps
 from holdfast.worker.canceled import Cancellations
@@ -337,3 +341,38 @@ async def test_an_observer_that_raises_does_not_disturb_the_work(hf: Holdfast) -
         return await hf.queries.queue_size() == []
 
     await eventually(done)
+
+
+class Unsteady(OpenTelemetry):
+    """Its gauges cannot be set the first time."""
+
+    def __init__(self) -> None:
+        super().__init__(meter_provider=MeterProvider([InMemoryMetricReader()]))
+        self.again = asyncio.Event()
+        self._looks = 0
+
+    def gauge(self, *found: Any) -> None:
+        self._looks += 1
+        if self._looks == 1:
+            raise Broken
+        super().gauge(*found)
+        self.again.set()
+
+
+async def test_gauges_that_fail_once_are_set_again_and_do_not_fail_the_run(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(gauges, "_FIRST", 0.0)
+    monkeypatch.setattr(gauges, "INTERVAL", 0.05)
+    monkeypatch.setattr(gauges, "pause", lambda _: 0.05)
+    telemetry = Unsteady()
+    hf.instrument(telemetry)
+
+    @hf.entrypoint("one")
+    async def one(job: Job) -> None: ...
+
+    async with working(hf):
+        await ends(telemetry.again.wait())
+    [record] = [record for record in caplog.records if record.name == "holdfast.telemetry"]
+    assert "the gauges" in record.message
+    assert record.exc_info is not None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from holdfast.clock import monotonic
 from holdfast.errors import HoldfastError, SchemaMissing
 from holdfast.lifecycle import Status
+from holdfast.repeated import RepeatedLog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -43,7 +44,8 @@ async def gauging(store: Store, telemetry: Telemetry) -> AsyncIterator[None]:
 
 
 async def watch(store: Store, telemetry: Telemetry) -> None:
-    """Until cancelled. A database that is away leaves the gauges as they were."""
+    """Until cancelled. A look that fails leaves the gauges as they were."""
+    trouble = RepeatedLog(logger)
     # Workers that start together have work to find first, and need not all count at once.
     await asyncio.sleep(random.uniform(0, _FIRST))  # noqa: S311
     while True:
@@ -53,6 +55,9 @@ async def watch(store: Store, telemetry: Telemetry) -> None:
             seconds = pause(monotonic() - began)
         except HoldfastError as error:
             logger.debug("the gauges wait for the database: %s", error)
+        except Exception as error:
+            # Telemetry is never worth a worker.
+            trouble.error("the gauges could not be set: %r", error, exc_info=True)
         await asyncio.sleep(seconds)
 
 
