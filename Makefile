@@ -7,7 +7,7 @@ WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-all check demo shop example bench bench-quick pictures docs docs-site docs-serve release-check road chaos chaos-all format clean
+.PHONY: help test test-all check demo shop example bench bench-quick bench-pages pictures docs docs-site docs-serve release-check road chaos chaos-all format clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -49,6 +49,9 @@ bench: $(VENV)/ready ## Measure Holdfast and every peer (100 minutes); BINDIR=â€
 
 bench-quick: $(VENV)/ready ## Measure Holdfast, PgQueuer and the raw limit (5 minutes)
 	$(BIN)/python -m bench.main --quick $(ARGS)
+
+bench-pages: $(VENV)/ready ## Measure pages and explanations at 1,000,000 jobs and 10,000,000 log rows
+	$(BIN)/python -m bench.pages $(ARGS)
 
 chaos: $(VENV)/ready ## Five minutes of faults, and the check of what came of them
 	$(BIN)/python -m chaos run --profile quick $(ARGS)
