@@ -12,6 +12,8 @@ import pytest
 
 from holdfast import Holdfast, Job, NewJob, Status
 from holdfast.lifecycle import SPOKEN
+from holdfast.monitor.doctor.finding import warning
+from holdfast.web.checkup import _without_queries
 from tests.postgres import tables
 from tests.web import story
 from tests.web.conftest import VIEWER, Browser, opened
@@ -294,6 +296,13 @@ async def test_what_the_doctor_found_is_on_the_page(browser: Browser) -> None:
     assert 'psql -c "alter system set fsync = on"' in html_text(await browser.text("/system"))
     # What the page tells in words of its own is not told twice.
     assert overview.count("render_invoice_v2 has no worker") == 1
+
+
+def test_the_query_of_another_session_is_not_on_the_page() -> None:
+    told = warning("old_transaction", "pid 7 is old: select 'a@b.example'", "psql")
+    assert _without_queries(told).finding == "pid 7 is old"
+    told = warning("doctor", "no answer from postgresql://u:s3cret@h/d", "holdfast doctor")
+    assert "s3cret" not in _without_queries(told).finding
 
 
 def html_text(html: str) -> str:

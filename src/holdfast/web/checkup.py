@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from holdfast.clock import monotonic
 from holdfast.errors import ConnectionFailed, ConnectionLost, DatabaseError
 from holdfast.monitor.doctor import Finding, examine
 from holdfast.monitor.doctor.finding import warning
 from holdfast.monitor.reader import PageReader
+from holdfast.redact import redact
 
 EVERY_SECONDS = 60.0
 STATEMENTS = 20
@@ -31,7 +33,8 @@ class Checkup:
                 return
             try:
                 async with self._reader.open() as look:
-                    self.findings = tuple(await examine(look.store, listens=False))
+                    found = await examine(look.store, listens=False)
+                self.findings = tuple(_without_queries(each) for each in found)
             except (ConnectionFailed, ConnectionLost):
                 raise
             except DatabaseError as error:
@@ -40,3 +43,11 @@ class Checkup:
                     warning("doctor", f"the doctor could not look: {error}", "holdfast doctor"),
                 )
             self._next_at = monotonic() + EVERY_SECONDS
+
+
+def _without_queries(finding: Finding) -> Finding:
+    """Another session's query can hold what a viewer of this page must not see."""
+    words = finding.finding
+    if finding.check == "old_transaction":
+        words, *_ = words.partition(": ")
+    return replace(finding, finding=redact(words))
