@@ -157,11 +157,12 @@ def test_an_operator_acts(lived: Roles) -> None:
         ("schedules", "remove", "nightly", "--yes"),
         ("breaker", "open", "mail", "--reason", "maintenance"),
         ("breaker", "close", "mail"),
-        ("enqueue", "flaky", "x"),
     )
     for arguments in acts:
         done = _as(lived, Role.OPERATOR, *arguments)
         assert (done.code, done.err) == (0, ""), (arguments, done)
+    done = _as(lived, Role.OPERATOR, "enqueue", "flaky", "x")
+    assert (done.code, "no live worker serves 'flaky'" in done.err) == (0, True), done
 
 
 def test_a_pruner_prunes(lived: Roles) -> None:
