@@ -46,6 +46,7 @@ demo: $(VENV)/ready ## Run real jobs on an embedded PostgreSQL and watch them
 
 bench: $(VENV)/ready ## Measure Holdfast and every peer (100 minutes); BINDIR=… chooses a PostgreSQL
 	$(BIN)/python -m bench.main --publish $(ARGS)
+	$(BIN)/python -m bench.typed
 
 bench-quick: $(VENV)/ready ## Measure Holdfast, PgQueuer and the raw limit (5 minutes)
 	$(BIN)/python -m bench.main --quick $(ARGS)

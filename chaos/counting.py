@@ -137,7 +137,8 @@ async def disturb(stage: Stage, names: tuple[str, ...], seed: int) -> dict[str, 
     """Kill, freeze past the lease and crash the server, until no job is left. How often each."""
     dice, done = random.Random(seed), {"kill": 0, "freeze": 0, "crash": 0}
     while (await counted(stage.cluster, stage.database))[1]:
-        await asyncio.sleep(dice.uniform(0.3, 1.2))
+        # Work has to go on between two faults, also where a process takes seconds to begin.
+        await asyncio.sleep(dice.uniform(2.0, 5.0))
         kind, name = dice.choices(["kill", "freeze", "crash"], [6, 6, 1])[0], dice.choice(names)
         if kind == "crash" or stage.workers[name].alive:
             await _disturb(stage, kind, name, dice.uniform(1.2, 2.0) * stage.lease)

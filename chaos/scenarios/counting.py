@@ -5,6 +5,9 @@ from __future__ import annotations
 from chaos import counting
 from chaos.scenarios.scene import Scene, scenario
 
+_LEASE = 2.5
+"""Long enough that `b` does not lose its own lease on a busy machine."""
+
 _RESULT = "select value from counting.holdfast_results"
 _WRITTEN = "select coalesce(string_agg(by, ',' order by by), '') from counting.written"
 _SAID = "select message from counting.holdfast_progress"
@@ -46,18 +49,20 @@ async def _belongs_to_b(scene: Scene) -> None:
     scene.expect(written in ("", "b"), f"only `b` has written, found {written}")
 
 
-@scenario("late commit")
+@scenario("late commit", lease=_LEASE)
 async def late_commit(scene: Scene) -> None:
     """`a` commits while `b` holds the lease."""
     since = await _sleeps(scene, "transaction")
     scene.thaw("a", since)
     await scene.stage.until(lambda: bool(scene.lines("uncounted")), 5.0)
+    # Were `b` to lose its lease, `a` could run the job again, and rightly.
+    scene.kill("a")
     scene.open("second")
     await _ended(scene)
     await _belongs_to_b(scene)
 
 
-@scenario("late commit after the end")
+@scenario("late commit after the end", lease=_LEASE)
 async def late_commit_after_the_end(scene: Scene) -> None:
     """`a` commits when `b` has ended the job."""
     since = await _sleeps(scene, "transaction")
@@ -68,7 +73,7 @@ async def late_commit_after_the_end(scene: Scene) -> None:
     await _belongs_to_b(scene)
 
 
-@scenario("late result")
+@scenario("late result", lease=_LEASE)
 async def late_result(scene: Scene) -> None:
     """`a` returns when `b` has ended the job."""
     since = await _sleeps(scene, "plain")
@@ -79,7 +84,7 @@ async def late_result(scene: Scene) -> None:
     await _belongs_to_b(scene)
 
 
-@scenario("late progress")
+@scenario("late progress", lease=_LEASE)
 async def late_progress(scene: Scene) -> None:
     """`a` says how far it is while `b` holds the lease."""
     since = await _sleeps(scene, "progress")
