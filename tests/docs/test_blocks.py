@@ -45,6 +45,8 @@ TO_RUN = [page for page in PAGES if steps(page) and page.name != "README.md"]
 _EXCUSED = '# mypy: disable-error-code="empty-body,no-redef,import-untyped"'
 """What a page may do and a module should not: leave out a body, show a function twice."""
 _PATIENCE_SECONDS = 100
+INLINE = re.compile(r"`(holdfast [^`]+)`")
+FENCED = re.compile(r"^```.*?^```", flags=re.M | re.S)
 COMMAND = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )*(holdfast [^\n]*?)(?:\s+#.*)?$", flags=re.M)
 
 
@@ -174,6 +176,26 @@ def test_commands_on_a_page_are_those_of_the_command(page: Path) -> None:
     for block in blocks(page, *SHELL):
         for line in COMMAND.findall(block.code):
             _parse(root, line, block)
+
+
+def test_commands_in_sentences_exist() -> None:
+    root = typer.main.get_command(app)
+    wrong = []
+    for page in PAGES:
+        prose = FENCED.sub("", page.read_text("utf-8"))
+        for line in INLINE.findall(prose):
+            known, words = _known(root, line.replace("…", "").split()[1:])
+            options = [word.split("=")[0] for word in words if word.startswith("--")]
+            wrong += [(_page(page), line) for option in options if option not in known]
+    assert wrong == []
+
+
+def _known(command: Any, words: list[str]) -> tuple[set[str], list[str]]:
+    """The options of the command that the words name, and the words behind its name."""
+    while words and hasattr(command, "commands") and not words[0].startswith("-"):
+        command, words = command.commands[words[0]], words[1:]
+    options = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    return options | {"--help"}, words
 
 
 def _parse(root: Any, line: str, block: Block) -> None:
