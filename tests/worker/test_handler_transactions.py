@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from holdfast import Job
-    from tests.servers import Database
+    from tests.servers import Database, SharedServers
 
 ADD = "insert into counts values (1)"
 
@@ -266,6 +266,28 @@ async def test_sqlalchemy_joins_the_end_of_the_job(
     found = [status for _, status in await counting.queries.job_status(ids)]
     assert found == [Status.SUCCESSFUL, Status.SUCCESSFUL, Status.FAILED, Status.FAILED]
     assert await total(counts) == 2  # the one that commits by itself gives up the promise
+
+
+async def test_an_engine_of_another_holdfast_is_refused(
+    pg18: Database, pg_servers: SharedServers
+) -> None:
+    with pg_servers.schema(pg18.name) as other:
+        async with Holdfast.connect(other.dsn) as theirs, Holdfast.connect(pg18.dsn) as hf:
+            await theirs.install()
+            await hf.install()
+            pool = async_engine(other, "asyncpg")
+
+            @hf.entrypoint("count", on_failure="hold")
+            async def count(job: Job, ctx: Context) -> None:
+                async with ctx.transaction(pool):
+                    pass
+
+            [job_id] = await hf.queries.enqueue("count")
+            await ends(hf.run(mode="drain"))
+            await pool.dispose()
+            last = await ending(hf, job_id)
+    assert last.status is Status.FAILED
+    assert "is connected to other tables than this Holdfast" in str(last.traceback)
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])

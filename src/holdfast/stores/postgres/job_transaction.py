@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.errors import CarrierError, HoldfastError, InvalidInput
+from holdfast.stores.postgres.carriers.home import Home
 from holdfast.stores.postgres.drivers.base import (
     DEFAULT_TIMEOUT_SECONDS as TIMEOUT,
 )
@@ -57,8 +58,10 @@ class Opened(Protocol):
 class HandlerConnections:
     """Connections for the handlers of one worker, opened when they are used for the first time."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, table: str | None = None) -> None:
         self._driver = driver
+        self.home = None if table is None else Home(driver, table)
+        """Refuses an engine of another database. None for a table of the user's own."""
         self._places = asyncio.Semaphore(MOST_CONNECTIONS)
         self._idle: list[BaseDriver] = []
         self._busy: list[BaseDriver] = []
@@ -131,7 +134,7 @@ class PostgresJobTransaction:
         else:
             from holdfast.stores.postgres.carriers.sqlalchemy import SqlalchemyTransaction
 
-            self._opened = await SqlalchemyTransaction.begin(self._target)
+            self._opened = await SqlalchemyTransaction.begin(self._target, self._connections.home)
         return self._opened.connection
 
     async def change(self, transition: Transition, changes: Sequence[Change]) -> list[LeaseKey]:

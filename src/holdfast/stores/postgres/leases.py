@@ -81,7 +81,7 @@ class PostgresLeases:
         self, runner: Runner, names: Names, handlers: HandlerConnections | None = None
     ) -> None:
         self._runner = runner
-        self.handlers = handlers or HandlerConnections(runner.driver)
+        self.handlers = handlers or HandlerConnections(runner.driver, names.table())
         self._names = names
         self._pauses = PauseView(runner)
         self._lanes = Lanes(self._pauses)

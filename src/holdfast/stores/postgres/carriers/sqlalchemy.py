@@ -29,6 +29,7 @@ from holdfast.stores.postgres.drivers.error_mapping import lost
 from holdfast.stores.postgres.job_transaction import ENDED_EARLY
 
 if TYPE_CHECKING:
+    from holdfast.stores.postgres.carriers.home import Home
     from holdfast.stores.postgres.carriers.joining import Carrier
     from holdfast.stores.postgres.drivers.base import Connection as DriverConnection
     from holdfast.stores.postgres.drivers.base import Driver
@@ -63,19 +64,19 @@ def is_async(target: object) -> bool:
 class SqlalchemyTransaction:
     """A session or connection of its own, with its transaction, for one handler."""
 
-    def __init__(self, connection: Any, transaction: Any) -> None:
+    def __init__(self, connection: Any, transaction: Any, home: Home | None) -> None:
         self.connection = connection
         self._transaction = transaction
         carrier = carrier_of(connection)
         assert carrier is not None  # noqa: S101 - is_async() has seen to that
-        self.driver: Driver = JoinedDriver(carrier)
+        self.driver: Driver = JoinedDriver(carrier, home)
 
     @classmethod
-    async def begin(cls, target: Any) -> SqlalchemyTransaction:
+    async def begin(cls, target: Any, home: Home | None) -> SqlalchemyTransaction:
         makes_sessions = isinstance(target, (async_sessionmaker, sessionmaker))
         connection = target() if makes_sessions else await _awaited(target.connect())
         try:
-            return cls(connection, await _awaited(connection.begin()))
+            return cls(connection, await _awaited(connection.begin()), home)
         except BaseException:
             await _awaited(connection.close())
             raise
