@@ -40,6 +40,12 @@ def test_every_error_has_an_entry_with_a_fix() -> None:
     assert [name for name, text in entries.items() if "**Fix:** " not in text] == []
 
 
+def test_every_public_name_is_in_the_reference() -> None:
+    page = (REFERENCE / "api.md").read_text("utf-8")
+    names = {name for name in holdfast.__all__ if not _is_error(getattr(holdfast, name))}
+    assert sorted(name for name in names if not re.search(rf"\b{name}\b", page)) == []
+
+
 @pytest.fixture
 async def tables(pg18: Database) -> dict[str, set[tuple[str, str]]]:
     """The columns of each table of a new installation, with their types."""
