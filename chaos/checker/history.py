@@ -46,6 +46,8 @@ class History:
     told: dict[int, int] = field(default_factory=dict)
     """When a process was told to end (SIGTERM)."""
     spawned: dict[int, str] = field(default_factory=dict)
+    ready: dict[int, int] = field(default_factory=dict)
+    """When a worker process wrote its first line, before it connected."""
     settled: dict[LeaseKey, tuple[int, str]] = field(default_factory=dict)
     stalls: list[Fault] = field(default_factory=list)
     """Not faults of ours: stretches in which a process, its event loop or the server did not get to
@@ -164,6 +166,7 @@ def _load_effects(history: History, directory: Path, story: Any) -> None:
         _, name, number = path.stem.split("-")
         pid, last = int(number), 0
         for line in read(path):
+            history.ready.setdefault(pid, line["t"])
             match line["e"]:
                 case "start":
                     run = _run(line, last)

@@ -97,9 +97,10 @@ def orphans(history: History) -> Iterator[tuple[LeaseKey, int, int]]:
 
 
 def recovery(history: History) -> Iterator[Violation]:
-    """The leases of a dead worker end within the lease and five seconds."""
+    """The leases of a dead worker end within the lease and five seconds, if another one lives."""
     for key, died, end in orphans(history):
         most = history.lease + _SLACK + _away(history, died, end) + _grace(history, died, end)
+        most += _deserted(history, died, end)
         if end - died > most:
             late = (end - died) / SECOND
             yield Violation(
@@ -114,6 +115,19 @@ def _away(history: History, since: int, until: int) -> int:
         max(0, min(until, found.until) - max(since, found.t))
         for found in (*spans, *(s for s in history.stalls if s.pid is None))
     )
+
+
+def _deserted(history: History, since: int, until: int) -> int:
+    """How long no worker lived that could recover anything meanwhile."""
+    lives = sorted(
+        (start, history.exits[pid].t if pid in history.exits else until)
+        for pid, start in history.ready.items()
+    )
+    gaps, reached = 0, since
+    for start, end in lives:
+        gaps += max(0, min(start, until) - reached)
+        reached = max(reached, min(end, until))
+    return gaps + max(0, until - reached)
 
 
 def _grace(history: History, since: int, until: int) -> int:
