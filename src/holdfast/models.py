@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Awaitable, Callable, Generator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NewType, Protocol, Self
@@ -254,6 +254,36 @@ class RecoveredWaiting:
     """Suspects that some worker runs now."""
     workers: int = 0
     """Workers that are alive. 0 means unknown."""
+
+
+UPKEEP = "upkeep"
+"""The duty of doing what one worker does for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """Whether a worker has a duty, as the store last said."""
+
+    token: UUID
+    """What the statements of the holder name."""
+    held: bool
+    workers: int = 0
+    """Workers that are alive."""
+    now: datetime | None = None
+    """The clock of the store when it answered."""
+    sent: float = 0.0
+    """When it was asked, by the worker's own clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lookout:
+    """What is due although workers sleep."""
+
+    overdue: Sequence[str] = ()
+    """Entrypoints with jobs that nobody has claimed."""
+    recovered: bool = False
+    """Such a job is one that a worker died with."""
+    next_due: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
         Act,
         Change,
         ClaimRule,
+        Duty,
         HeldFilter,
         Job,
         JobId,
         LeaseKey,
         LogEntry,
+        Lookout,
         Moved,
         NewJob,
         OnConflict,
@@ -127,6 +129,7 @@ class Leases(Protocol):
         held: Sequence[LeaseKey] = (),
         contact: timedelta | None = None,
         lived: timedelta | None = None,
+        duty: Duty | None = None,
     ) -> Recovery:
         """Recover or retire jobs with stale leases, or all those of a worker known to be dead.
 
@@ -136,10 +139,17 @@ class Leases(Protocol):
         contact, or than a start of the server which the caller lived through, gets one lease of
         grace. If it is still stale then, it is recovered without counting a recovery. A caller that
         began after the server saw no outage, so to it a stale lease is a dead worker's.
+
+        A caller with a `duty` changes nothing that another does by now, where one does it for all.
         """
         ...
 
-    async def housekeep(self) -> None:
+    @property
+    def shared(self) -> bool:
+        """Whether one worker recovers, does the upkeep and looks for due jobs for all."""
+        ...
+
+    async def housekeep(self, duty: Duty | None = None) -> None:
         """What the store wants done now and then, such as counting its statistics."""
         ...
 
@@ -431,16 +441,25 @@ class Wakeups(Protocol):
     """Hints that something happened. Losing one costs time, never a job."""
 
     async def listen(
-        self, on_work: Callable[[], None], on_cancel: Callable[[JobId], None], worker: str = ""
+        self,
+        on_work: Callable[[], None],
+        on_cancel: Callable[[JobId], None],
+        worker: str = "",
+        on_recovered: Callable[[], None] | None = None,
     ) -> None:
         """Run until cancelled; `on_work` is also called once listening has begun (again).
 
+        `on_recovered` is called as well when jobs wait that a worker died with.
         A listener that names its worker hears of work that it was chosen for, others of all.
         """
         ...
 
     async def pass_on(self, entrypoints: Sequence[str]) -> None:
         """Wake another worker of these entrypoints: this one has no room for what it heard of."""
+        ...
+
+    async def recovered(self) -> None:
+        """Tell all workers that jobs wait which a worker died with."""
         ...
 
     async def need(self, *, needed: bool) -> None:
@@ -451,8 +470,11 @@ class Wakeups(Protocol):
 class Reports(Protocol):
     """What each worker reports about itself, so that others and people see it."""
 
-    async def report(self, worker: WorkerInfo) -> None:
-        """Record that this worker is alive. The store sets the two instants."""
+    async def report(self, worker: WorkerInfo) -> bool:
+        """Record that this worker is alive. Return whether nobody does the upkeep.
+
+        The store sets the two instants.
+        """
         ...
 
     async def sign_off(self, worker: str) -> None:
@@ -471,6 +493,20 @@ class Upkeep(Protocol):
 
     async def delete_expired(self, *, limit: int) -> int:
         """Delete counted log rows whose retention is over. Return how many were deleted."""
+        ...
+
+    async def hold(
+        self, duty: str, worker: str, token: UUID, *, lasts: timedelta, sent: float
+    ) -> Duty:
+        """Take a duty that nobody has, or keep it for `lasts` from now."""
+        ...
+
+    async def release(self, duty: str, token: UUID) -> None:
+        """Give a duty up."""
+        ...
+
+    async def look(self, grace: timedelta) -> Lookout:
+        """Look for jobs that are due for longer than `grace` while workers serve them."""
         ...
 
 

@@ -313,4 +313,16 @@ create table "holdfast_acts" (
 );
 
 insert into "holdfast_migrations" (version, name, compatible) values (12, '0012_pauses', true);
+
+-- compatible: yes
+-- Who does now what one worker does for all. A worker of the version before does it by itself.
+
+create table "holdfast_upkeep" (
+    duty     text primary key,
+    worker   text not null,
+    token    uuid not null,
+    expires  timestamptz not null
+);
+
+insert into "holdfast_migrations" (version, name, compatible) values (13, '0013_upkeep', true);
 commit;

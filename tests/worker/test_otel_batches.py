@@ -31,6 +31,7 @@ from holdfast.telemetry.otel import OpenTelemetry
 from holdfast.worker.leases import LeaseSet
 from holdfast.worker.quarantine import Quarantine
 from holdfast.worker.sweep import Sweeper
+from holdfast.worker.upkeep import UpkeepDuty
 from tests.worker.rig import ends
 
 if TYPE_CHECKING:
@@ -168,7 +169,9 @@ async def test_recovered_and_retired_jobs_are_counted_by_queue() -> None:
 
     observers = Observers([rig.telemetry])
     hand = LeaseSet()
-    sweeper = Sweeper(store.leases, rules, WorkerSettings(), hand, observers, "w", Quarantine(hand))
+    settings = WorkerSettings()
+    duty = UpkeepDuty(None, hand, settings, "w")
+    sweeper = Sweeper(store.leases, rules, settings, hand, observers, "w", Quarantine(hand), duty)
     await sweeper.sweep()
     [_] = await store.leases.claim_recovered(rules, limit=1, worker="dead", suspects=True)
     clock.advance(lease)

@@ -16,6 +16,7 @@ from holdfast.worker.leases import TRUST, Lease, LeaseSet
 from holdfast.worker.renew import Renewer
 from holdfast.worker.status import Reporter, WorkerStatus
 from holdfast.worker.steps import Steps
+from holdfast.worker.upkeep import UpkeepDuty
 from tests.faults.proxy import Proxy
 from tests.worker.desk import Desk
 from tests.worker.rig import (
@@ -142,6 +143,7 @@ async def test_a_renewal_that_hangs_does_not_put_off_the_end_of_trust() -> None:
                 lease_set,
                 shortest=lease_time.total_seconds(),
                 reporter=Reporter(WorkerStatus("me"), ["one"], WorkerSettings(), Desk().dispatcher),
+                duty=UpkeepDuty(None, lease_set, WorkerSettings(), "me"),
                 steps=Steps(Observers(), "me"),
             )
             renewing = asyncio.create_task(renewer.keep(lambda: away.store))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.models import (
         Change,
         ClaimRule,
+        Duty,
         Job,
         LeaseKey,
         ProgressNote,
@@ -207,6 +208,7 @@ class SeveralLeases:
         held: Sequence[LeaseKey] = (),
         contact: timedelta | None = None,
         lived: timedelta | None = None,
+        duty: Duty | None = None,
     ) -> Recovery:
         by_party, held_by = self._divide(rules), _by_party(held)
         found: list[Recovery] = []
@@ -221,6 +223,7 @@ class SeveralLeases:
                         held=held_by.get(name, ()),
                         contact=contact,
                         lived=lived,
+                        duty=duty,
                     )
                 )
                 self._note("sweep", name, None)
@@ -237,9 +240,13 @@ class SeveralLeases:
             retired_by_queue=_sum(recovery.retired_by_queue for recovery in found),
         )
 
-    async def housekeep(self) -> None:
+    @property
+    def shared(self) -> bool:
+        return all(party.shared for party in self._parties.values())
+
+    async def housekeep(self, duty: Duty | None = None) -> None:
         for party in self._parties.values():
-            await party.housekeep()
+            await party.housekeep(duty)
 
     async def vacuum(self) -> None:
         for party in self._parties.values():

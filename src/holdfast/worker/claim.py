@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.worker.dispatcher import Dispatcher
     from holdfast.worker.leases import Lease, LeaseSet
     from holdfast.worker.quarantine import Quarantine
+    from holdfast.worker.upkeep import UpkeepDuty
     from holdfast.worker.wakeup_policy import WakeupPolicy
     from holdfast.worker.work_signal import WorkSignal
 
@@ -31,6 +32,9 @@ T = TypeVar("T")
 
 _DEAF_POLL_SECONDS = 1.0
 """A worker that no wake-up reaches polls this often."""
+
+_SLEEPER_POLLS = 60
+"""A worker for which another one looks for due jobs polls this many times less often."""
 
 _FULL_SECONDS = 0.05
 """A worker without room for longer than this lets others be woken in its place."""
@@ -73,6 +77,7 @@ class Claimer:
         lease_set: LeaseSet,
         dispatcher: Dispatcher,
         quarantine: Quarantine,
+        duty: UpkeepDuty,
         *,
         wakeup_policy: WakeupPolicy,
         signal: WorkSignal,
@@ -85,6 +90,7 @@ class Claimer:
         self._lease_set = lease_set
         self._dispatcher = dispatcher
         self._quarantine = quarantine
+        self._duty = duty
         self._wakeup_policy = wakeup_policy
         self._signal = signal
         self._worker = worker
@@ -314,6 +320,8 @@ class Claimer:
         pause = self._poll_seconds
         if not self._signal.listening:
             pause = min(pause, _DEAF_POLL_SECONDS)
+        elif self._duty.others and self._leases.shared:
+            pause *= _SLEEPER_POLLS
         entrypoints = self._dispatcher.entrypoints
         full = entrypoints is not None and entrypoints.full
         if not full:

@@ -11,6 +11,7 @@ from holdfast.worker.backoff import Backoff
 if TYPE_CHECKING:
     from holdfast.ports import Wakeups
     from holdfast.worker.canceled import Cancellations
+    from holdfast.worker.quarantine import Quarantine
     from holdfast.worker.work_signal import WorkSignal
 
 
@@ -18,11 +19,18 @@ class Listener:
     """Turns notifications into the work signal and into cancellations to be checked."""
 
     def __init__(
-        self, wakeups: Wakeups, signal: WorkSignal, cancellations: Cancellations, *, worker: str
+        self,
+        wakeups: Wakeups,
+        signal: WorkSignal,
+        cancellations: Cancellations,
+        quarantine: Quarantine,
+        *,
+        worker: str,
     ) -> None:
         self._wakeups = wakeups
         self._signal = signal
         self._cancellations = cancellations
+        self._quarantine = quarantine
         self._worker = worker
         self._backoff = Backoff()
         self.rounds = 0
@@ -32,7 +40,9 @@ class Listener:
         """Until cancelled."""
         while True:
             try:
-                await self._wakeups.listen(self._wake, self._cancellations.hear, self._worker)
+                await self._wakeups.listen(
+                    self._wake, self._cancellations.hear, self._worker, self._quarantine.look
+                )
             except DatabaseError as error:
                 self._signal.listening = False
                 # The worker may wait for a wake-up that will not come.

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.worker.rescue import Rescue
     from holdfast.worker.status import Reporter
     from holdfast.worker.steps import Steps
+    from holdfast.worker.upkeep import UpkeepDuty
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -40,6 +41,7 @@ class Renewer:
         *,
         shortest: float,
         reporter: Reporter,
+        duty: UpkeepDuty,
         steps: Steps,
     ) -> None:
         self._lease_set = lease_set
@@ -47,6 +49,7 @@ class Renewer:
         # Several times in the part of a lease that is not trusted: handlers need some of it to end.
         self._check_seconds = shortest * (1 - TRUST) / 3
         self._reporter = reporter
+        self._duty = duty
         self._steps = steps
         self._home = asyncio.get_running_loop()
         self._closing: set[asyncio.Task[None]] = set()
@@ -143,8 +146,12 @@ class Renewer:
     async def _report(self, store: Store) -> None:
         """Report that this worker is alive. The leases do not depend on it."""
         try:
-            if store.reports is not None:
-                await store.reports.report(self._reporter.report())
+            if store.reports is None:
+                return
+            vacant = await store.reports.report(self._reporter.report())
+            self._lease_set.contact.made()
+            if vacant:
+                self._home.call_soon_threadsafe(self._duty.vacant)
         except DatabaseError:
             raise
         except Exception as error:

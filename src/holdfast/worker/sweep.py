@@ -1,4 +1,4 @@
-"""Recovers the jobs of dead workers, and does the upkeep of the store. Runs in every worker."""
+"""Recovers the jobs of dead workers, and does the upkeep of the store: one worker for all."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.worker.dispatcher import Dispatcher
     from holdfast.worker.leases import LeaseSet
     from holdfast.worker.quarantine import Quarantine
+    from holdfast.worker.upkeep import UpkeepDuty
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -42,10 +43,12 @@ class Sweeper:
         observers: Observers,
         worker: str,
         quarantine: Quarantine,
+        duty: UpkeepDuty,
     ) -> None:
         self._leases = leases
         self._rules = rules
         self._quarantine = quarantine
+        self._duty = duty
         self._settings = settings
         self._lease_set = lease_set
         self._observers = observers
@@ -57,12 +60,15 @@ class Sweeper:
         interval = self._settings.sweep_interval.total_seconds()
         lease = self._settings.heartbeat_timeout.total_seconds()
         while True:
-            await _jittered(interval)
+            await self._duty.pause(interval)
             # After an outage this worker's own outcomes go first.
             await self._lease_set.until(lambda: not self._lease_set.blocked, seconds=lease)
+            mine = self._duty.held or not self._leases.shared
             try:
-                await self.sweep()
-                self._quarantine.expect(await self._leases.recovered_waiting(self._rules))
+                if mine:
+                    await self.sweep()
+                if mine or not self._quarantine.idle:
+                    self._quarantine.expect(await self._leases.recovered_waiting(self._rules))
             except DatabaseError as error:
                 logger.debug("the sweep waits for the database: %s", error)
             self.rounds += 1
@@ -77,6 +83,7 @@ class Sweeper:
                 held=[lease.key for lease in self._lease_set.snapshot()],
                 contact=None if contact is None else timedelta(seconds=contact),
                 lived=timedelta(seconds=self._lease_set.contact.age),
+                duty=self._duty.current,
             )
             self._lease_set.contact.made()
             self._publish(recovery)
@@ -105,8 +112,9 @@ class Sweeper:
 class Housekeeper:
     """Runs the periodic upkeep of the store, however long that takes."""
 
-    def __init__(self, leases: Leases, settings: WorkerSettings) -> None:
+    def __init__(self, leases: Leases, settings: WorkerSettings, duty: UpkeepDuty) -> None:
         self._leases = leases
+        self._duty = duty
         self._interval = settings.statistics_interval.total_seconds()
         self.rounds = 0
 
@@ -115,7 +123,7 @@ class Housekeeper:
         while self._interval:
             await _jittered(self._interval)
             try:
-                await self._leases.housekeep()
+                await self._leases.housekeep(self._duty.current)
             except DatabaseError as error:
                 logger.debug("housekeeping waits for the database: %s", error)
             self.rounds += 1

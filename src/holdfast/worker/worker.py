@@ -28,6 +28,7 @@ from holdfast.worker.status import Reporter
 from holdfast.worker.steps import Steps
 from holdfast.worker.sweep import CleanUp, Housekeeper, Sweeper
 from holdfast.worker.task_pool import TaskPool
+from holdfast.worker.upkeep import Lookout, UpkeepDuty
 from holdfast.worker.wakeup_policy import WakeupPolicy
 from holdfast.worker.work_signal import WorkSignal
 
@@ -118,6 +119,9 @@ class Worker:
             options.resources,
         )
         self.quarantine = Quarantine(lease_set, suspects=status.suspects)
+        # Where there is no place for reports, there is none to say who does the upkeep either.
+        upkeep = None if store.reports is None else connections.housekeep.upkeep
+        self.duty = UpkeepDuty(upkeep, lease_set, settings, worker)
         self.claimer = Claimer(
             connections.claim.leases,
             rules,
@@ -126,13 +130,18 @@ class Worker:
             lease_set,
             self.dispatcher,
             self.quarantine,
+            self.duty,
             wakeup_policy=WakeupPolicy(connections.listen.wakeups),
             signal=self.signal,
             worker=worker,
         )
         self._cancellations = Cancellations(connections.settle.leases, lease_set)
         self._listener = Listener(
-            connections.listen.wakeups, self.signal, self._cancellations, worker=worker
+            connections.listen.wakeups,
+            self.signal,
+            self._cancellations,
+            self.quarantine,
+            worker=worker,
         )
         self._sweeper = Sweeper(
             connections.claim.leases,
@@ -142,6 +151,7 @@ class Worker:
             observers,
             worker,
             self.quarantine,
+            self.duty,
         )
         self._rescue = Rescue(
             lease_set,
@@ -154,7 +164,11 @@ class Worker:
         )
         self._reporter = Reporter(status, registry.names, settings, self.dispatcher)
         self._renewer = Renewer(
-            lease_set, shortest=shortest.total_seconds(), reporter=self._reporter, steps=self.steps
+            lease_set,
+            shortest=shortest.total_seconds(),
+            reporter=self._reporter,
+            duty=self.duty,
+            steps=self.steps,
         )
 
     async def run(self) -> None:
@@ -179,12 +193,14 @@ class Worker:
                 patience = self._options.settings.drain_timeout
             finally:
                 self._status.state = "draining"
+                # Others need not wait until the last job has ended.
+                releasing = lasting.create_task(self.duty.release())
                 await self._drain(patience, settling)
                 if len(self.lease_set) and settling.done():
                     await self._rescue.release_rest(self._connections.claim.leases)
                 if len(self.lease_set):
                     await self._leave_unsettled()
-                ending = [settling, renewing, *others]
+                ending = [settling, renewing, releasing, *others]
                 for task in ending:
                     task.cancel()
                 await asyncio.wait(ending)
@@ -213,12 +229,18 @@ class Worker:
         """Claim, with all that only serves it, until there is nothing more to be claimed."""
         connections, keep, claimer = self._connections, self.steps.keep, self.claimer
         sweeper, cancellations, listener = self._sweeper, self._cancellations, self._listener
-        housekeeper = Housekeeper(connections.housekeep.leases, self._options.settings)
+        settings, duty = self._options.settings, self.duty
+        housekeeper = Housekeeper(connections.housekeep.leases, settings, duty)
+        lookout = Lookout(
+            connections.housekeep.upkeep, connections.listen.wakeups, duty, settings.poll_interval
+        )
         clean_up = CleanUp(connections.housekeep.leases, self.dispatcher)
         async with asyncio.TaskGroup() as group:
             others = [
                 group.create_task(keep("listen", listener.run, lambda: listener.rounds)),
                 group.create_task(keep("cancel", cancellations.run, lambda: cancellations.rounds)),
+                group.create_task(keep("upkeep", duty.run, lambda: duty.rounds)),
+                group.create_task(keep("lookout", lookout.run, lambda: lookout.rounds)),
                 group.create_task(keep("sweep", sweeper.run, lambda: sweeper.rounds)),
                 group.create_task(keep("housekeep", housekeeper.run, lambda: housekeeper.rounds)),
                 group.create_task(keep("clean_up", clean_up.run, lambda: clean_up.rounds)),

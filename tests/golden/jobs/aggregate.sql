@@ -1,4 +1,4 @@
--- aggregate($1 span)
+-- aggregate($1 holder, $2 now, $3 span)
 with running as materialized (
     select pg_snapshot_xmin(pg_current_snapshot())::text::bigint as tx,
            pg_current_xact_id()::text::bigint as mine
@@ -12,11 +12,12 @@ start as materialized (
            end as tx, r.tx as running
     from "holdfast_counted" c
     cross join running r
+    where ($1::uuid is null or exists (select from "holdfast_upkeep" duty where duty.token = $1::uuid and duty.expires > coalesce($2::timestamptz, clock_timestamp())))
     for update of c skip locked
 ),
 mark as materialized (
-    select s.tx as lower, greatest(s.tx, least(s.running, s.tx + $1::bigint)) as upper,
-           s.running > s.tx + $1::bigint as more
+    select s.tx as lower, greatest(s.tx, least(s.running, s.tx + $3::bigint)) as upper,
+           s.running > s.tx + $3::bigint as more
     from start s
 ),
 ended as (

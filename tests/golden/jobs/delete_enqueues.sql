@@ -1,4 +1,4 @@
--- delete_enqueues($1 now)
+-- delete_enqueues($1 now, $2 holder)
 with clock as materialized (
     select coalesce($1::timestamptz, clock_timestamp()) - interval '1 hour' as past,
            set_config('synchronous_commit', 'off', true)
@@ -14,6 +14,7 @@ where e.key = any(array(
               from clock
           )
       and o.created < (select past from clock)
+      and ($2::uuid is null or exists (select from "holdfast_upkeep" duty where duty.token = $2::uuid and duty.expires > coalesce($1::timestamptz, clock_timestamp())))
     order by o.key
     limit 100000
 ))

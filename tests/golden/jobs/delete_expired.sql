@@ -1,4 +1,4 @@
--- delete_expired($1 now, $2 limit)
+-- delete_expired($1 now, $2 holder, $3 limit)
 with newest as materialized (
     select greatest(
         pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
@@ -20,7 +20,8 @@ old as materialized (
       and (l.tx < (select c.tx from "holdfast_counted" c, newest where c.tx <= newest.tx)
            or l.tx > (select newest.tx from newest))
       and not exists (select from "holdfast" j where j.id = l.job_id)
-    limit $2::integer
+      and ($2::uuid is null or exists (select from "holdfast_upkeep" duty where duty.token = $2::uuid and duty.expires > coalesce($1::timestamptz, clock_timestamp())))
+    limit $3::integer
 ),
 gone as (
     delete from "holdfast_log" l using old o where l.job_id = o.job_id and l.id = o.id returning 1

@@ -1,4 +1,4 @@
--- recover($1 now, $2 lived, $3 contact, $4 asked, $5 worker, $6 entrypoints, $7 caps, $8 default_cap, $9 held_ids, $10 tokens, $11 owners, $12 limit, $13 channel)
+-- recover($1 now, $2 lived, $3 contact, $4 asked, $5 worker, $6 holder, $7 entrypoints, $8 caps, $9 default_cap, $10 held_ids, $11 tokens, $12 owners, $13 limit, $14 channel)
 with clock as materialized (
     select coalesce($1::timestamptz, clock_timestamp()) as now, greatest(case when $1::timestamptz is null and pg_postmaster_start_time() between clock_timestamp() - $2::interval and clock_timestamp() then pg_postmaster_start_time() end, coalesce($1::timestamptz, clock_timestamp()) - $3::interval, case when coalesce($1::timestamptz, clock_timestamp()) - $4::timestamptz > interval '1 second' then coalesce($1::timestamptz, clock_timestamp()) end) as since
 ),
@@ -6,12 +6,13 @@ suspect as materialized (
     select u.id, l.token
     from "holdfast_leases" l
     cross join lateral unnest(l.ids) as u(id)
-    where ($5::text is null and l.claimed_at + l.lease <= (select now from clock))
-       or l.worker = $5::text
+    where (($5::text is null and l.claimed_at + l.lease <= (select now from clock))
+           or l.worker = $5::text)
+      and ($6::uuid is null or exists (select from "holdfast_upkeep" duty where duty.token = $6::uuid and duty.expires > coalesce($1::timestamptz, clock_timestamp())))
     order by u.id
 ),
 cap as materialized (
-    select * from unnest($6::text[], $7::integer[]) as c(entrypoint, max_recoveries)
+    select * from unnest($7::text[], $8::integer[]) as c(entrypoint, max_recoveries)
 ),
 stale as materialized (
     select c.*
@@ -22,15 +23,15 @@ stale as materialized (
                not ($5::text is null and coalesce(j.heartbeat < (select since from clock), false)) and j.recoveries + 1 >= greatest(2, coalesce(
                    j.max_recoveries,
                    (select cap.max_recoveries from cap where cap.entrypoint = j.entrypoint),
-                   $8::integer
+                   $9::integer
                )) as spent
         from "holdfast" j
         where j.id = s.id and j.claim_token = s.token and coalesce(j.status = 'picked'::"holdfast_status", false)
           and ($5::text is not null or greatest(j.heartbeat, (select since from clock)) + j.lease <= (select now from clock))
-          and not (j.id = any(cast((select $9::text::bigint[]) as bigint[])) and j.claim_token = ($10::uuid[])[(cast((select $11::text::integer[]) as integer[]))[width_bucket(j.id, cast((select $9::text::bigint[]) as bigint[]))]])
+          and not (j.id = any(cast((select $10::text::bigint[]) as bigint[])) and j.claim_token = ($11::uuid[])[(cast((select $12::text::integer[]) as integer[]))[width_bucket(j.id, cast((select $10::text::bigint[]) as bigint[]))]])
         for update of j skip locked
     ) c
-    limit $12::integer
+    limit $13::integer
 ),
 recovered as (
     update "holdfast" j
@@ -62,7 +63,7 @@ logged as (
     from stale s, clock
 ),
 notified as (
-    select pg_notify($13::text, '') where exists (select from stale where not spent)
+    select pg_notify($14::text, 'recovered') where exists (select from stale where not spent)
 )
 select id, spent, entrypoint, priority, execute_after, excused
 from stale

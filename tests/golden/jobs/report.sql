@@ -1,4 +1,4 @@
--- report($1 now, $2 id, $3 host, $4 pid, $5 version, $6 entrypoints, $7 concurrency, $8 running, $9 state, $10 heartbeat_timeout)
+-- report($1 now, $2 id, $3 host, $4 pid, $5 version, $6 entrypoints, $7 concurrency, $8 running, $9 state, $10 heartbeat_timeout, $11 duty)
 with clock as materialized (
     select coalesce($1::timestamptz, clock_timestamp()) as now,
            set_config('synchronous_commit', 'off', true)
@@ -14,3 +14,6 @@ from clock
 on conflict (id) do update
 set entrypoints = excluded.entrypoints, concurrency = excluded.concurrency,
     running = excluded.running, state = excluded.state, heartbeat = excluded.heartbeat
+returning not exists (
+    select from "holdfast_upkeep" u where u.duty = $11::text and u.expires > (select now from clock)
+)

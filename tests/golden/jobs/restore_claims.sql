@@ -1,4 +1,4 @@
--- restore_claims($1 after, $2 limit)
+-- restore_claims($1 after, $2 limit, $3 holder, $4 now)
 with clock as materialized (
     select set_config('synchronous_commit', 'off', true)
 ),
@@ -13,6 +13,7 @@ lost as materialized (
     select s.*
     from slice s
     where s.claim_token is not null
+      and ($3::uuid is null or exists (select from "holdfast_upkeep" duty where duty.token = $3::uuid and duty.expires > coalesce($4::timestamptz, clock_timestamp())))
       and not coalesce((
           select s.id = any(known.ids) from "holdfast_leases" known where known.token = s.claim_token
       ), false)
@@ -25,5 +26,5 @@ restored as (
     group by s.claim_token
     on conflict (token) do update set ids = l.ids || excluded.ids
 )
-select (select max(id) from slice), (select count(*) from lost), (select count(*) from "holdfast_workers")
+select (select max(id) from slice), (select count(*) from lost)
 from clock

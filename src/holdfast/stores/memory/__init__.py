@@ -385,7 +385,11 @@ class MemoryWakeups:
         self._state = state
 
     async def listen(
-        self, on_work: Callable[[], None], on_cancel: Callable[[JobId], None], worker: str = ""
+        self,
+        on_work: Callable[[], None],
+        on_cancel: Callable[[JobId], None],
+        worker: str = "",
+        on_recovered: Callable[[], None] | None = None,
     ) -> None:
         listener = Listener(on_work, on_cancel)
         self._state.listeners.append(listener)
@@ -397,6 +401,9 @@ class MemoryWakeups:
 
     async def pass_on(self, entrypoints: Sequence[str]) -> None:
         """Everybody hears of everything here."""
+
+    async def recovered(self) -> None:
+        """Every worker looks by itself."""
 
     async def need(self, *, needed: bool) -> None:
         """Telling costs nothing here."""

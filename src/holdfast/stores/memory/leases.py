@@ -25,6 +25,7 @@ from holdfast.lifecycle import (
 from holdfast.models import (
     Change,
     ClaimRule,
+    Duty,
     Job,
     JobId,
     LeaseKey,
@@ -252,6 +253,7 @@ class MemoryLeases:
         held: Sequence[LeaseKey] = (),
         contact: timedelta | None = None,
         lived: timedelta | None = None,
+        duty: Duty | None = None,
     ) -> Recovery:
         now = self._state.now()
         caps = {rule.entrypoint: rule.max_recoveries for rule in rules}
@@ -280,7 +282,11 @@ class MemoryLeases:
             Counter(row.entrypoint for row in retired),
         )
 
-    async def housekeep(self) -> None:
+    @property
+    def shared(self) -> bool:
+        return True
+
+    async def housekeep(self, duty: Duty | None = None) -> None:
         await self._count()
         hour_ago = self._state.now() - timedelta(hours=1)
         for worker in [info for info in self._workers.values() if info.heartbeat < hour_ago]:

@@ -16,7 +16,7 @@ class MemoryReports:
         self._state = state
         self._workers = workers
 
-    async def report(self, worker: WorkerInfo) -> None:
+    async def report(self, worker: WorkerInfo) -> bool:
         now = self._state.now()
         first = self._workers.get(worker.id, worker._replace(started_at=now))
         self._workers[worker.id] = first._replace(
@@ -26,6 +26,7 @@ class MemoryReports:
             state=worker.state,
             heartbeat=now,
         )
+        return False
 
     async def sign_off(self, worker: str) -> None:
         self._workers.pop(worker, None)

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.lifecycle import Status
+from holdfast.models import Duty, Lookout
 from holdfast.settings import Retention
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+    from uuid import UUID
+
     from holdfast.models import LogEntry
     from holdfast.stores.memory.state import State
     from holdfast.stores.memory.statistics import Statistics
@@ -37,6 +41,19 @@ class MemoryUpkeep:
         gone = set(expired[:limit])
         self._state.log = [entry for entry in self._state.log if entry.id not in gone]
         return len(gone)
+
+    async def hold(
+        self, duty: str, worker: str, token: UUID, *, lasts: timedelta, sent: float
+    ) -> Duty:
+        """Every worker may: they share a process, so none of them dies or freezes alone."""
+        return Duty(token, held=True, workers=1, now=self._state.now(), sent=sent)
+
+    async def release(self, duty: str, token: UUID) -> None:
+        """Nobody waits for it."""
+
+    async def look(self, grace: timedelta) -> Lookout:
+        """Every worker looks by itself."""
+        return Lookout()
 
     def _is_expired(self, entry: LogEntry) -> bool:
         retention = self._retention

@@ -120,6 +120,7 @@ class Binding:
         suffixes = (
             *("log", "leases", "statistics", "counted", "schedules", "workers", "breakers"),
             *("enqueues", "limits", "results", "progress", "retention", "pauses", "acts"),
+            "upkeep",
             "status",
         )
         quoted = {suffix: self.names.table(f"_{suffix}") for suffix in suffixes}

@@ -78,7 +78,7 @@ _ENQUEUE = (
 )
 # Counting reads the log and moves the mark; the statistics are all it writes.
 _COUNT = (
-    *_grants("select", log=_COUNTED, counted=_ALL, statistics=_ALL),
+    *_grants("select", log=_COUNTED, counted=_ALL, statistics=_ALL, upkeep=_ALL),
     *_grants("insert", statistics=_ALL),
     *_grants("update", counted=("tx",), statistics=("count", "busy", "waited", "ran")),
 )
@@ -130,6 +130,9 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
         *_grants("update", schedules=(*_REGISTERED[1:6], "last_run", "updated")),
         *_grants("delete", table=_ALL, leases=_ALL, workers=_ALL, enqueues=_ALL),
         *_grants("delete", results=_ALL, progress=_ALL),
+        *_grants("insert", upkeep=_ALL),
+        *_grants("update", upkeep=("worker", "token", "expires")),
+        *_grants("delete", upkeep=_ALL),
     ),
     Role.OPERATOR: (
         *_VERSION,

@@ -17,6 +17,7 @@ from holdfast.lifecycle import CLAIM_RECOVERED, CLAIM_SUSPECT, TRANSITIONS, Tran
 from holdfast.models import (
     Change,
     ClaimRule,
+    Duty,
     Job,
     JobId,
     LeaseKey,
@@ -272,12 +273,19 @@ class PostgresLeases:
         held: Sequence[LeaseKey] = (),
         contact: timedelta | None = None,
         lived: timedelta | None = None,
+        duty: Duty | None = None,
     ) -> Recovery:
+        if duty is not None and not duty.held:
+            return Recovery()
         # What an outage keeps on its way must not be taken for a judgement of today.
-        [[asked]] = await self._runner.run("now")
+        if duty is None or duty.now is None:
+            [[asked]] = await self._runner.run("now")
+        else:
+            asked = duty.now + timedelta(seconds=monotonic() - duty.sent)
         found = await self._runner.run(
             Verb.RECOVER,
             asked=asked,
+            holder=None if duty is None else duty.token,
             **_owned(_newest(held)),
             contact=contact,
             lived=lived,
@@ -300,26 +308,33 @@ class PostgresLeases:
             retired_by_queue=Counter(row[2] for row in ended),
         )
 
-    async def housekeep(self) -> None:
+    @property
+    def shared(self) -> bool:
+        return True
+
+    async def housekeep(self, duty: Duty | None = None) -> None:
+        if duty is not None and not duty.held:
+            return
+        holder = None if duty is None else duty.token
         more = True
         while more:
-            _, more = await self._rollup.count_batch(self._runner)
-        await self._retention.run(self._runner)
-        await self._restorer.run(self._runner)
-        await self._runner.run("delete_ended_claims")
-        await self._runner.run("delete_silent_workers")
+            _, more = await self._rollup.count_batch(self._runner, holder)
+        await self._retention.run(self._runner, holder)
+        await self._restorer.run(self._runner, holder)
+        await self._runner.run("delete_ended_claims", holder=holder)
+        await self._runner.run("delete_silent_workers", holder=holder)
         workers = [WorkerInfo(*row) for row in await self._runner.run("workers")]
         self._timeouts.check(workers)
         self._unserved.check(workers, [name for (name,) in await self._runner.run("queued_names")])
-        await self._runner.run("delete_enqueues")
-        await self._delete_old("delete_results")
-        await self._delete_old("delete_progress")
+        await self._runner.run("delete_enqueues", holder=holder)
+        await self._delete_old("delete_results", holder)
+        await self._delete_old("delete_progress", holder)
 
-    async def _delete_old(self, statement: str) -> None:
+    async def _delete_old(self, statement: str, holder: UUID | None) -> None:
         """In small batches, so that no statement takes long."""
         deleted = _DELETE_BATCH
         while deleted == _DELETE_BATCH:
-            [[deleted]] = await self._runner.run(statement, limit=_DELETE_BATCH)
+            [[deleted]] = await self._runner.run(statement, limit=_DELETE_BATCH, holder=holder)
 
     async def vacuum(self) -> None:
         await self._vacuum.run(self._runner)

@@ -211,6 +211,13 @@ _SLEEPS = (
 )
 """Whether worker `w` lives and waits for work: its session shares a lock of its own."""
 
+_ON_DUTY = (
+    "(:holder::uuid is null or exists (select from {upkeep} duty where duty.token = :holder::uuid "
+    f"and duty.expires > {_NOW}))"
+)
+"""Whether the worker that sends the statement still does the upkeep. One that was frozen changes
+nothing when it wakes up late. Null is somebody who needs no duty, such as an operator."""
+
 _LONGEST_WAKE = "1900"
 """Characters of a wake-up. A NOTIFY has room for 7999 bytes; workers that it does not name poll."""
 
@@ -320,6 +327,7 @@ class Statements(dict[str, Statement]):
             "on_conflict": _ON_CONFLICT["skip"],
             "needed": _NEEDED,
             "sleeps": _SLEEPS,
+            "on_duty": _ON_DUTY.format(**self.binding.relations),
             "longest_wake": _LONGEST_WAKE,
             "leased": leased(self.binding),
             "patience": PATIENCE,
@@ -355,6 +363,7 @@ class Statements(dict[str, Statement]):
             self._lanes("lanes", Guard.NEVER_RECOVERED),
             self._lanes("lanes:recovered", Guard.RECOVERED),
             self._recovered_waiting(),
+            self._upkeep_look(),
             self._of_claimable("oldest"),
             self._of_claimable("raise_priority"),
             self._of_claimable("explain_job"),
@@ -413,6 +422,16 @@ class Statements(dict[str, Statement]):
             recovered=GUARDS[Guard.RECOVERED],
             suspect=GUARDS[Guard.RECOVERY_SPENT],
             most=str(MOST_OF_A_LANE),
+        )
+
+    def _upkeep_look(self) -> Statement:
+        name = "upkeep_look"
+        return self._fill(
+            name,
+            name,
+            claimable=self.binding.is_in(TRANSITIONS[Verb.CLAIM].sources),
+            unharmed=GUARDS[Guard.NEVER_RECOVERED],
+            recovered=GUARDS[Guard.RECOVERED],
         )
 
     def _of_claimable(self, name: str) -> Statement:

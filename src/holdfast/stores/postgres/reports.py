@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.models import UPKEEP
+
 if TYPE_CHECKING:
     from holdfast.models import WorkerInfo
     from holdfast.stores.postgres.runner import Runner
@@ -15,8 +17,9 @@ class PostgresReports:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
 
-    async def report(self, worker: WorkerInfo) -> None:
-        await self._runner.run("report", **worker._asdict())
+    async def report(self, worker: WorkerInfo) -> bool:
+        [[vacant]] = await self._runner.run("report", duty=UPKEEP, **worker._asdict())
+        return bool(vacant)
 
     async def sign_off(self, worker: str) -> None:
         await self._runner.run("sign_off", id=worker)

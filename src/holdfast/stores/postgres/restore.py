@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from holdfast.clock import monotonic
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from holdfast.stores.postgres.runner import Runner
 
 logger = logging.getLogger("holdfast.worker")
 
 _EVERY_SECONDS = 600.0
-"""Interval of a fleet. Each of n workers scans after n times as long."""
+"""Whoever does the upkeep scans this often."""
 
 _SLICE = 10_000
 """Rows that one statement reads."""
@@ -27,16 +29,16 @@ class ClaimRestorer:
         # Workers that were started together must not scan together.
         self._scan_at = monotonic() + _EVERY_SECONDS * _chance()
 
-    async def run(self, runner: Runner) -> None:
+    async def run(self, runner: Runner, holder: UUID | None = None) -> None:
         if monotonic() < self._scan_at:
             return
-        restored, workers, after = 0, 1, 0
+        restored, after = 0, 0
         while after is not None:
-            [[after, found, workers]] = await runner.run(
-                "restore_claims", after=after, limit=_SLICE
+            [[after, found]] = await runner.run(
+                "restore_claims", after=after, limit=_SLICE, holder=holder
             )
             restored += found
-        self._scan_at = monotonic() + _EVERY_SECONDS * max(1, workers) * (0.5 + _chance())
+        self._scan_at = monotonic() + _EVERY_SECONDS * (0.5 + _chance())
         if restored:
             logger.warning(
                 "%d leased jobs had no bookkeeping, as if the table of "

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from holdfast.clock import monotonic
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from holdfast.stores.postgres.runner import Runner
 
 _LEAST_TRANSACTIONS = 1000
@@ -24,11 +26,11 @@ class StatisticsRollup:
     def __init__(self) -> None:
         self._span = _LEAST_TRANSACTIONS
 
-    async def count_batch(self, runner: Runner) -> tuple[int, bool]:
+    async def count_batch(self, runner: Runner, holder: UUID | None = None) -> tuple[int, bool]:
         """Count one batch. Return how many rows it counted, and whether more are left."""
         span, self._span = self._span, _LEAST_TRANSACTIONS
         began = monotonic()
-        [[counted, more]] = await runner.run("aggregate", span=span)
+        [[counted, more]] = await runner.run("aggregate", span=span, holder=holder)
         took = monotonic() - began
         # Not reached by a batch that failed: the next one is the smallest.
         if more and took < _SHORT_BATCH_SECONDS:

@@ -40,6 +40,7 @@ logger = logging.getLogger("holdfast.worker")
 
 _CANCEL = "cancel "
 _WAKE = "wake "
+_RECOVERED = "recovered"
 _NEED_NOT = (
     "select pg_advisory_unlock_shared(hashtextextended('listeners of ' || name, 0))"
     " from unnest($1::text[]) as n(name)"
@@ -164,7 +165,11 @@ class PostgresWakeups:
         self._log = RepeatedLog(logger)
 
     async def listen(
-        self, on_work: Callable[[], None], on_cancel: Callable[[JobId], None], worker: str = ""
+        self,
+        on_work: Callable[[], None],
+        on_cancel: Callable[[JobId], None],
+        worker: str = "",
+        on_recovered: Callable[[], None] | None = None,
     ) -> None:
         def ready() -> None:
             self._needed = True
@@ -172,7 +177,7 @@ class PostgresWakeups:
                 self._listing = asyncio.get_running_loop().create_task(self._list(worker))
             on_work()
 
-        hear = partial(self._hear, on_work, on_cancel, worker)
+        hear = partial(self._hear, on_work, on_cancel, on_recovered, worker)
         try:
             await self._driver.listen(self._channel, hear, ready)
         finally:
@@ -184,9 +189,12 @@ class PostgresWakeups:
         self,
         on_work: Callable[[], None],
         on_cancel: Callable[[JobId], None],
+        on_recovered: Callable[[], None] | None,
         worker: str,
         payload: str,
     ) -> None:
+        if payload == _RECOVERED and on_recovered is not None:
+            on_recovered()
         if payload.startswith(_WAKE):
             if not worker or worker in payload.removeprefix(_WAKE).split(" "):
                 on_work()
@@ -232,3 +240,6 @@ class PostgresWakeups:
 
     async def pass_on(self, entrypoints: Sequence[str]) -> None:
         await self._runner.run("wake", entrypoints=list(entrypoints), channel=self._channel)
+
+    async def recovered(self) -> None:
+        await self._runner.run("wake_recovered", channel=self._channel)

@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 
 from holdfast.clock import monotonic
 from holdfast.errors import PrivilegeMissing, SchemaMissing
+from holdfast.models import Duty, Lookout
 from holdfast.settings import Retention
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+    from uuid import UUID
+
     from holdfast.stores.postgres.runner import Runner
 
 logger = logging.getLogger("holdfast.worker")
@@ -43,9 +47,28 @@ class PostgresUpkeep:
                 "insert into holdfast_retention default values"
             )
 
-    async def delete_expired(self, *, limit: int) -> int:
-        [[gone]] = await self._runner.run("delete_expired", limit=limit)
+    async def delete_expired(self, *, limit: int, holder: UUID | None = None) -> int:
+        [[gone]] = await self._runner.run("delete_expired", limit=limit, holder=holder)
         return int(gone)
+
+    async def hold(
+        self, duty: str, worker: str, token: UUID, *, lasts: timedelta, sent: float
+    ) -> Duty:
+        [[held, workers, now]] = await self._runner.run(
+            "upkeep_hold", duty=duty, worker=worker, token=token, lasts=lasts
+        )
+        return Duty(token, held, workers, now, sent)
+
+    async def release(self, duty: str, token: UUID) -> None:
+        await self._runner.run("upkeep_release", duty=duty, token=token)
+
+    async def look(self, grace: timedelta) -> Lookout:
+        found = await self._runner.run("upkeep_look", grace=grace)
+        return Lookout(
+            overdue=sorted(row[0] for row in found if row[1]),
+            recovered=any(row[2] for row in found),
+            next_due=min((row[3] for row in found if row[3] is not None), default=None),
+        )
 
 
 class LogRetention:
@@ -54,14 +77,14 @@ class LogRetention:
     def __init__(self) -> None:
         self._next_at = monotonic()
 
-    async def run(self, runner: Runner) -> None:
+    async def run(self, runner: Runner, holder: UUID | None) -> None:
         """Call it after the log was counted. Rows that are not counted yet stay."""
         if monotonic() < self._next_at:
             return
         upkeep, more = PostgresUpkeep(runner), False
         try:
             for _ in range(_MOST_BATCHES):
-                more = await upkeep.delete_expired(limit=_BATCH) == _BATCH
+                more = await upkeep.delete_expired(limit=_BATCH, holder=holder) == _BATCH
                 if not more:
                     break
         except PrivilegeMissing:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LOCK_SECONDS = 8.5
 """What a listener waits for other statements on its connection."""
-PING_EVERY = 10.0
+PING_EVERY = 30.0
 PING_TIMEOUT = 5.0
 
 # A lock that a listener shares while it needs NOTIFY: a producer that finds it free sends none. It

@@ -17,6 +17,7 @@ start as materialized (
            end as tx, r.tx as running
     from {counted} c
     cross join running r
+    where {on_duty}
     for update of c skip locked
 ),
 mark as materialized (

@@ -8,6 +8,7 @@ ended as (
     select l.token
     from {leases} l
     where l.claimed_at + l.lease <= (select now from clock)
+      and {on_duty}
       and 0 = (
           select count(*)
           from unnest(l.ids) as u(id)

@@ -16,6 +16,7 @@ where e.key = any(array(
               from clock
           )
       and o.created < (select past from clock)
+      and {on_duty}
     order by o.key
     limit 100000
 ))

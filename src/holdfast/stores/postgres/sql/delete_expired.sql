@@ -23,6 +23,7 @@ old as materialized (
       and (l.tx < (select c.tx from {counted} c, newest where c.tx <= newest.tx)
            or l.tx > (select newest.tx from newest))
       and not exists (select from {table} j where j.id = l.job_id)
+      and {on_duty}
     limit :limit::integer
 ),
 gone as (

@@ -6,6 +6,7 @@ with gone as (
         select o.job_id from {progress} o
         where o.updated <= coalesce(:now::timestamptz, clock_timestamp()) - interval '1 hour'
           and not exists (select from {table} j where j.id = o.job_id)
+          and {on_duty}
         limit :limit::integer
     ))
     returning p.job_id

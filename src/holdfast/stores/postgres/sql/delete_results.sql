@@ -5,6 +5,7 @@ with gone as (
     where r.job_id = any(array(
         select e.job_id from {results} e
         where e.expires_at <= coalesce(:now::timestamptz, clock_timestamp())
+          and {on_duty}
         order by e.expires_at
         limit :limit::integer
     ))

@@ -6,4 +6,4 @@ with clock as materialized (
 )
 delete from {workers} w
 using clock
-where w.heartbeat < clock.now - interval '1 hour'
+where w.heartbeat < clock.now - interval '1 hour' and {on_duty}

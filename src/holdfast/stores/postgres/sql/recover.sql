@@ -11,8 +11,9 @@ suspect as materialized (
     select u.id, l.token
     from {leases} l
     cross join lateral unnest(l.ids) as u(id)
-    where (:worker::text is null and l.claimed_at + l.lease <= (select now from clock))
-       or l.worker = :worker::text
+    where ((:worker::text is null and l.claimed_at + l.lease <= (select now from clock))
+           or l.worker = :worker::text)
+      and {on_duty}
     order by u.id
 ),
 cap as materialized (
@@ -67,7 +68,7 @@ logged as (
     from stale s, clock
 ),
 notified as (
-    select pg_notify(:channel::text, '') where exists (select from stale where not spent)
+    select pg_notify(:channel::text, 'recovered') where exists (select from stale where not spent)
 )
 select id, spent, entrypoint, priority, execute_after, excused
 from stale

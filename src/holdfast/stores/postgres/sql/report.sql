@@ -1,5 +1,5 @@
 -- role: worker
--- A worker says that it lives. Index: primary key.
+-- A worker says that it lives, and learns whether nobody does the upkeep. Index: primary key.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now,
            set_config('synchronous_commit', 'off', true)
@@ -15,3 +15,6 @@ from clock
 on conflict (id) do update
 set entrypoints = excluded.entrypoints, concurrency = excluded.concurrency,
     running = excluded.running, state = excluded.state, heartbeat = excluded.heartbeat
+returning not exists (
+    select from {upkeep} u where u.duty = :duty::text and u.expires > (select now from clock)
+)

@@ -16,6 +16,7 @@ lost as materialized (
     select s.*
     from slice s
     where s.claim_token is not null
+      and {on_duty}
       and not coalesce((
           select s.id = any(known.ids) from {leases} known where known.token = s.claim_token
       ), false)
@@ -28,5 +29,5 @@ restored as (
     group by s.claim_token
     on conflict (token) do update set ids = l.ids || excluded.ids
 )
-select (select max(id) from slice), (select count(*) from lost), (select count(*) from {workers})
+select (select max(id) from slice), (select count(*) from lost)
 from clock

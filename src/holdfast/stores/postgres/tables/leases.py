@@ -23,6 +23,7 @@ from holdfast.lifecycle import (
 from holdfast.models import (
     Change,
     ClaimRule,
+    Duty,
     Job,
     JobId,
     LeaseKey,
@@ -261,6 +262,7 @@ class TableLeases:
         held: Sequence[LeaseKey] = (),
         contact: timedelta | None = None,
         lived: timedelta | None = None,
+        duty: Duty | None = None,
     ) -> Recovery:
         [[asked]] = await self._run("now")
         found = await self._run(
@@ -291,7 +293,12 @@ class TableLeases:
             retired_by_queue=Counter({self._queue.queue: len(retired)}),
         )
 
-    async def housekeep(self) -> None:
+    @property
+    def shared(self) -> bool:
+        """There is no place beside a user's table to say who does it."""
+        return False
+
+    async def housekeep(self, duty: Duty | None = None) -> None:
         """Nothing is counted: the rows are there to be asked."""
 
     async def vacuum(self) -> None:
