@@ -11,10 +11,12 @@ from holdfast.models import NewJob
 from holdfast.scheduler import tick
 from holdfast.stores.postgres import render, schedules
 from holdfast.stores.postgres.drivers import listening
+from holdfast.stores.postgres.idempotent_enqueue import Inserter
 from holdfast.stores.postgres.lanes import Lanes
 from holdfast.worker.claim import Claimer
 from holdfast.worker.dispatcher import Dispatcher
 from holdfast.worker.listen import Listener
+from holdfast.worker.upkeep import UpkeepDuty
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -32,6 +34,34 @@ def no_notify() -> None:
 def wakes_the_dead() -> None:
     """An enqueue chooses among all workers that have reported, whether they live or not."""
     patch(render, "_SLEEPS", "true")
+
+
+@mutant("wake-before-commit", "wake-up")
+def wake_before_commit() -> None:
+    """An enqueue wakes a worker first and commits afterwards."""
+    original = Inserter._persist
+
+    async def persist(self: Inserter, statement: str, values: dict[str, object], *rest: Any) -> Any:
+        channel = values["channel"]
+        if "entrypoint" in values and channel is not None:
+            await self._runner.run("wake", entrypoints=[values["entrypoint"]], channel=channel)
+            await asyncio.sleep(0.3)
+            values["channel"] = None
+        return await original(self, statement, values, *rest)
+
+    patch(Inserter, "_persist", persist)
+
+
+@mutant("upkeep-for-ever", "upkeep holder frozen")
+def upkeep_for_ever() -> None:
+    """Whoever does the upkeep is relied on for minutes, whether it lives or not."""
+    patch(UpkeepDuty, "_lasts", property(lambda _: 500.0))
+
+
+@mutant("upkeep-taken-back", "upkeep holder frozen")
+def upkeep_taken_back() -> None:
+    """A worker takes the upkeep that another does by now."""
+    rewrite("upkeep_hold", "          u.token = :token::uuid\n", "          true\n")
 
 
 @mutant("due-jobs-not-awaited", "wake-up")

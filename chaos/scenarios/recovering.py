@@ -50,6 +50,29 @@ async def left_behind(scene: Scene) -> None:
     await scene.drained()
 
 
+_UPKEEP = "select worker from holdfast_upkeep where expires > clock_timestamp()"
+
+
+@scenario("upkeep holder frozen", drained=True)
+async def upkeep_holder_frozen(scene: Scene) -> None:
+    """`a` does the upkeep and freezes with a job; `b` takes over both, and keeps them."""
+    lost = scene.gated(NEVER, "again")
+    await scene.enqueue(lost)
+    await scene.worker("a")
+    await scene.started(lost)
+    await scene.worker("b")
+    await scene.stage.until(lambda: False, 1.5)
+    since = scene.freeze("a")
+    await scene.started(lost, 2, scene.stage.lease + 5.0)
+    holder = await scene.ask(_UPKEEP)
+    scene.thaw("a", since)
+    for _ in range(15):
+        await scene.stage.until(lambda: False, 0.2)
+        scene.expect(await scene.ask(_UPKEEP) == holder, "the upkeep is not taken back")
+    scene.open("again")
+    await scene.drained()
+
+
 @scenario("patient", drained=True)
 async def patient(scene: Scene) -> None:
     """Jobs that run for several leases, one of them blocking the event loop, run once."""

@@ -123,8 +123,14 @@ def test_the_scaling_query_is_the_age_of_the_first_due_job(pg: Database) -> None
             " ('mail', now() - interval '90 seconds'), ('mail', now() + interval '1 hour')"
         )
         [(age,)] = connection.execute(query).fetchall()
+        paused = "insert into holdfast_pauses (name, until, reason) values (%s, %s, 'a test')"
+        connection.execute(paused, ("mail", "2000-01-01"))
+        [(late,)] = connection.execute(query).fetchall()
+        connection.execute("update holdfast_pauses set until = null")
+        [(none,)] = connection.execute(query).fetchall()
 
-    assert age >= 90
+    assert late >= age >= 90
+    assert none == 0
 
 
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
