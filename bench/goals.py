@@ -90,6 +90,11 @@ GOALS = (
     Goal("idle worker: statements a second", 1.0, _itself("idle_statements"), at_most=True),
     Goal("idle worker: % of a core", 0.5, _itself("idle_cpu"), at_most=True),
     Goal("idle worker: MB", 80, _itself("idle_rss"), at_most=True),
+    Goal("50 workers: transactions ÷ one", 1.5, _itself("fleet_transactions"), at_most=True),
+    Goal("50 workers: p50 ÷ one", 1.3, _itself("fleet_p50"), at_most=True),
+    Goal("50 workers: p99 ÷ one", 2.0, _itself("fleet_p99"), at_most=True),
+    Goal("50 workers: idle transactions/s of each", 0.2, _itself("fleet_idle"), at_most=True),
+    Goal("200 workers: drain ÷ two workers", 0.8, _itself("fleet_drain")),
     Goal("telemetry on ÷ off", 0.9, _paired("telemetry_on", PLAIN)),
 )
 

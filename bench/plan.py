@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bench.measures import backlog, drain, enqueue, idle, latency, steady
+from bench.measures import backlog, drain, enqueue, fleet, idle, latency, steady
 from bench.sizes import Pace, Sizes
 
 if TYPE_CHECKING:
@@ -106,10 +106,19 @@ def _steady(sizes: Sizes, _pace: Pace) -> float:
     return sizes.steady_seconds + _CHECKS
 
 
+def _fleet(sizes: Sizes, _: Pace) -> float:
+    return 2 * (fleet.SETTLING + sizes.idle_seconds + 0.06 * sizes.probes + 8.0)
+
+
+def _shared_backlog(sizes: Sizes, pace: Pace) -> float:
+    return 2 * sizes.fleet / pace.drain + 10.0
+
+
 FILLS: dict[str, Seconds] = {
     drain.WAITING: lambda sizes, pace: _AROUND + sizes.drain / pace.bulk,
     drain.NAPS: lambda sizes, pace: _AROUND + sizes.nap / pace.bulk,
     drain.CLUTTER: _fill_clutter,
+    fleet.BACKLOG: lambda sizes, pace: _AROUND + sizes.fleet / pace.bulk,
     backlog.MILLION: _fill_many,
     backlog.LANES: _fill_many,
 }
@@ -216,7 +225,24 @@ LASTING = (
     ),
     Family(steady.held, ("xmin_first", "xmin_last"), _steady, fewer=1, closely=_OURS, only=_FAST),
 )
-GROUPS = (SHORT, BACKLOG, LASTING)
+FLEET = (
+    Family(
+        fleet.fleet,
+        ("fleet_transactions", "fleet_p50", "fleet_p99", "fleet_idle"),
+        _fleet,
+        fewer=1,
+        closely=_OURS,
+        only=frozenset({"holdfast", "pgqueuer", "procrastinate"}),
+    ),
+    Family(
+        fleet.shared_backlog,
+        ("fleet_drain",),
+        _shared_backlog,
+        fills=fleet.BACKLOG,
+        only=frozenset({"holdfast"}),
+    ),
+)
+GROUPS = (SHORT, BACKLOG, LASTING, FLEET)
 
 QUICK_MEASURES = frozenset(measure for family in SHORT for measure in family.gives) - {
     "clutter",

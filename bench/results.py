@@ -46,6 +46,11 @@ MEASURES = {
         Measure("idle_cpu", "%", "idle worker: CPU of one core", "less"),
         Measure("idle_rss", "MB", "idle worker: memory", "less"),
         Measure("busy_rss", "MB", "busy worker: memory", "less"),
+        Measure("fleet_transactions", "x", "50 workers: transactions for a job ÷ one", "less"),
+        Measure("fleet_p50", "x", "50 workers: enqueue to handler p50 ÷ one", "less"),
+        Measure("fleet_p99", "x", "50 workers: enqueue to handler p99 ÷ one", "less"),
+        Measure("fleet_idle", "tx/s", "50 idle workers: transactions of each", "less"),
+        Measure("fleet_drain", "x", "drain of 200 workers in 8 processes ÷ two workers"),
         Measure("cpu_per_job", "µs", "CPU of worker and PostgreSQL for a job", "less"),
         Measure("wal_per_job", "bytes", "WAL for claim and outcome of a job", "less"),
     )

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 # Not /tmp, which may be memory, where an fsync costs nothing.
 DISK = Path("/var/tmp")  # noqa: S108 (a folder of our own is made in it)
-# Eight producers and the pools of the peers need more than the default of 100.
-SETTINGS = {"max_connections": "300"}
+# Fleets of 200 workers and the pools of the peers need more than the default of 100.
+SETTINGS = {"max_connections": "1000"}
 _STATEMENT = re.compile(rb"LOG: +duration: [0-9.]+ ms +(statement|execute [^:]*):")
 
 

@@ -44,6 +44,7 @@ class Sizes:
     steady_seconds: float = 180.0
     steady_waiting: int = 2_000
     idle_seconds: float = 10.0
+    fleet: int = 100_000
 
     def scaled(self, scale: float) -> Sizes:
         """For trying things out: every count and stretch of time smaller."""

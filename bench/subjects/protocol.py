@@ -130,7 +130,7 @@ class _Server:
         self._subject = subject
         self._connections = 0
         self._orders: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        self._working: asyncio.Task[None] | None = None
+        self._working: list[asyncio.Task[None]] = []
         self._shown = -1
 
     async def obey(self) -> None:
@@ -220,11 +220,13 @@ class _Server:
         names: int = 1,
         sample: float = 0.02,
         telemetry: float | None = None,
+        workers: int = 1,
     ) -> None:
         tasks = [task] if names == 1 else [f"{task}{name}" for name in range(names)]
-        work = self._subject.work(Work(mode, tasks, telemetry))
-        self._working = asyncio.get_running_loop().create_task(work)
-        self._working.add_done_callback(_report_end)
+        for _ in range(workers):
+            work = self._subject.work(Work(mode, tasks, telemetry))
+            self._working.append(asyncio.get_running_loop().create_task(work))
+            self._working[-1].add_done_callback(_report_end)
         if sample:
             self._sample(sample)
 

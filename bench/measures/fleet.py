@@ -1,0 +1,129 @@
+"""What many workers cost beside one: transactions, the start of a job, and a shared backlog."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from bench.measures.drain import drain
+from bench.process import Process, wait_until
+from bench.results import percentile
+from bench.stage import filled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bench.contestants import Contestant
+    from bench.stage import Stage
+
+WORKERS = 50
+MANY = 200
+PROCESSES = 8
+BACKLOG = "fleet"
+SETTLING = 8.0
+_GAP = 0.05
+_WARM_UP = 20
+_PATIENCE = 180.0
+_COUNTED = (
+    "select xact_commit + xact_rollback from pg_stat_database where datname = current_database()"
+)
+_REPORTED_SECONDS = 1.5
+"""Sessions report what they have done with a delay of a second."""
+
+
+class Cost(NamedTuple):
+    """What one fleet costs."""
+
+    idle: float
+    """Transactions a second of a worker without work."""
+    transactions: float
+    """Of one job, beyond those of the idle fleet."""
+    p50: float
+    p99: float
+
+
+def fleet(stage: Stage, subject: Contestant) -> dict[str, float]:
+    """Of 50 workers, beside one."""
+    one, many = _cost(stage, subject, 1), _cost(stage, subject, WORKERS)
+    stage.notes["one worker"] = one._asdict()
+    stage.notes["fleet"] = many._asdict()
+    return {
+        "fleet_transactions": many.transactions / one.transactions,
+        "fleet_p50": many.p50 / one.p50,
+        "fleet_p99": many.p99 / one.p99,
+        "fleet_idle": many.idle,
+    }
+
+
+def shared_backlog(stage: Stage, subject: Contestant) -> dict[str, float]:
+    """The drain of 200 workers in 8 processes, beside that of two workers."""
+    sizes = stage.sizes_of(subject)
+
+    def fill(process: Process, _database: str) -> None:
+        filled(process, sizes.fleet, sizes.fill_seconds)
+
+    def drained(processes: int, workers: int) -> float:
+        with stage.database(subject, BACKLOG, fill) as database:
+            return drain(
+                stage,
+                subject,
+                database,
+                sizes.fleet,
+                10 * sizes.drain_seconds,
+                processes=processes,
+                workers=workers,
+            ).rate
+
+    two, many = drained(2, 1), drained(PROCESSES, MANY // PROCESSES)
+    stage.notes["two workers"], stage.notes["fleet"] = two, many
+    return {"fleet_drain": many / two}
+
+
+def _cost(stage: Stage, subject: Contestant, workers: int) -> Cost:
+    sizes = stage.sizes_of(subject)
+    probes = sizes.probes + _WARM_UP
+    with (
+        stage.database(subject) as database,
+        stage.start(subject, database) as producer,
+        _crew(stage, subject, database, workers) as crew,
+    ):
+        producer.ask("connect", connections=1)
+        time.sleep(SETTLING)
+        idle = _rate(stage, database, sizes.idle_seconds)
+        before, began = _count(stage, database), time.monotonic()
+        producer.ask("probe", count=probes, gap=_GAP, patience=_PATIENCE)
+        wait_until(
+            lambda: sum(process.done for process in crew) >= probes,
+            patience=_PATIENCE,
+            what=f"{subject.name}: the last probe",
+        )
+        spent = _count(stage, database) - before - idle * (time.monotonic() - began)
+        seconds = [one for process in crew for one in process.ask("latencies")[1:]]
+    p50, p99 = (percentile(seconds, percent) * 1000 for percent in (50, 99))
+    return Cost(idle / workers, spent / probes, p50, p99)
+
+
+@contextmanager
+def _crew(
+    stage: Stage, subject: Contestant, database: str, workers: int
+) -> Iterator[list[Process]]:
+    """Workers that share a few processes, all of which wait for probes."""
+    count = min(PROCESSES, workers)
+    sizes = [workers // count + (place < workers % count) for place in range(count)]
+    with ExitStack() as stack:
+        crew = [stack.enter_context(stage.start(subject, database)) for _ in sizes]
+        for process, size in zip(crew, sizes, strict=True):
+            process.ask("work", task="stamp", sample=0.25, workers=size)
+        yield crew
+
+
+def _rate(stage: Stage, database: str, seconds: float) -> float:
+    before, began = _count(stage, database), time.monotonic()
+    time.sleep(seconds)
+    return (_count(stage, database) - before) / (time.monotonic() - began)
+
+
+def _count(stage: Stage, database: str) -> int:
+    time.sleep(_REPORTED_SECONDS)
+    return int(stage.server.ask(_COUNTED, database))
