@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from holdfast import Holdfast, Job
+from holdfast import Context, Holdfast, Job
 from holdfast.errors import InvalidInput
 from holdfast.stores.postgres.drivers import pool
-from tests.worker.rig import eventually, working
+from tests.worker.rig import Gauge, Watch, ends, eventually, working
 from tests.worker.test_connections import Mixture
 
 if TYPE_CHECKING:
@@ -93,6 +93,45 @@ async def test_a_busy_worker_stays_within_its_connections(
                 await mixture.until_done(hf)
             await mixture.check([hf])
     assert 1 <= len(census.most) <= (connections or 4), census.most
+
+
+@pytest.mark.parametrize(("connections", "at_once"), [(None, 1), (6, 3)])
+async def test_transactions_of_handlers_stay_within_the_connections(
+    alone: Database, connections: int | None, at_once: int
+) -> None:
+    gauge = Gauge()
+    async with Holdfast.connect(alone.dsn) as hf:
+        await hf.install()
+
+        @hf.entrypoint("count")
+        async def count(job: Job, ctx: Context) -> None:
+            async with ctx.transaction() as tx:
+                with gauge:
+                    await tx.execute("select pg_sleep(0.01)")
+
+        await hf.queries.enqueue(["count"] * 20)
+        async with counted(alone) as census:
+            await ends(hf.run(mode="drain", connections=connections))
+    assert gauge.total == 20
+    assert 1 <= gauge.most <= at_once
+    assert len(census.most) <= (connections or 4), census.most
+
+
+async def test_too_few_connections_for_a_transaction_are_named(pg18: Database) -> None:
+    async with Holdfast.connect(pg18.dsn) as hf:
+        await hf.install()
+        watch = Watch(hf)
+
+        @hf.entrypoint("count", on_failure="hold")
+        async def count(job: Job, ctx: Context) -> None:
+            async with ctx.transaction():
+                pass
+
+        await hf.queries.enqueue("count")
+        await ends(hf.run(mode="drain", connections=3))
+        [held] = await hf.queries.list_failed_jobs(limit=2)
+    assert "needs at least 4 connections, and this worker has 3" in str(held.last_error)
+    assert len(watch.settled) == 1
 
 
 async def test_an_idle_worker_holds_two_connections_and_renews_on_a_third_while_it_must(

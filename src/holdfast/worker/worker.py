@@ -193,8 +193,8 @@ class Worker:
                 patience = self._options.settings.drain_timeout
             finally:
                 self._status.state = "draining"
-                # Others need not wait until the last job has ended.
-                releasing = lasting.create_task(self.duty.release())
+                # Others need not wait until the last job has ended. The group may be over already.
+                releasing = asyncio.get_running_loop().create_task(self.duty.release())
                 await self._drain(patience, settling)
                 if len(self.lease_set) and settling.done():
                     await self._rescue.release_rest(self._connections.claim.leases)

@@ -15,6 +15,7 @@ from holdfast.stores.postgres.drivers.base import (
     BaseDriver,
     SingleDriver,
 )
+from holdfast.stores.postgres.drivers.reconnecting import Reconnecting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -23,9 +24,7 @@ if TYPE_CHECKING:
     from holdfast.models import Change, LeaseKey
     from holdfast.ports import Leases
     from holdfast.stores.postgres.drivers.base import Connection, Driver
-
-MOST_CONNECTIONS = 5
-"""At most this many handlers of a worker have a transaction at once. Others wait for them."""
+    from holdfast.stores.postgres.drivers.connections import Connections
 
 ENDED_EARLY = (
     "the transaction of ctx.transaction() was ended inside its block, so what was committed there "
@@ -62,7 +61,7 @@ class HandlerConnections:
         self._driver = driver
         self.home = None if table is None else Home(driver, table)
         """Refuses an engine of another database. None for a table of the user's own."""
-        self._places = asyncio.Semaphore(MOST_CONNECTIONS)
+        self._places = asyncio.Condition()
         self._idle: list[BaseDriver] = []
         self._busy: list[BaseDriver] = []
 
@@ -74,12 +73,12 @@ class HandlerConnections:
             async with driver._lend(driver.timeout) as loan:
                 yield loan.connection
             return
-        if not driver.dedicated:
+        if not isinstance(driver, Reconnecting):
             raise InvalidInput(
                 "ctx.transaction() needs a connection beside the worker's; use "
                 "Holdfast.connect(dsn) or a pool, or pass an engine or a sessionmaker"
             )
-        async with self._places:
+        async with self._place(driver.plan):
             sibling = self._idle.pop() if self._idle else self._fork()
             self._busy.append(sibling)
             try:
@@ -88,6 +87,24 @@ class HandlerConnections:
             finally:
                 self._busy.remove(sibling)
                 self._idle.append(sibling)
+
+    @asynccontextmanager
+    async def _place(self, plan: Connections) -> AsyncIterator[None]:
+        """Wait until one more handler may have a connection of the plan."""
+        if plan.handler_places < 1:
+            raise InvalidInput(
+                f"ctx.transaction() needs at least 4 connections, and this worker has {plan.most}; "
+                "raise `connections` (`--connections`), or pass an engine or a sessionmaker"
+            )
+        async with self._places:
+            await self._places.wait_for(lambda: plan.handlers < plan.handler_places)
+            plan.handlers += 1
+        try:
+            yield
+        finally:
+            plan.handlers -= 1
+            async with self._places:
+                self._places.notify()
 
     def _fork(self) -> BaseDriver:
         sibling = self._driver.fork("handler")

@@ -7,11 +7,12 @@
 | listen, results | one for LISTEN; from two connections down it shares |
 | renew | one for the thread that renews leases, while it needs one; with one connection it shares |
 | side | one for a moment, while the worker's event loop is blocked |
-| handler | one for each handler in a transaction of its own |
+| handler | shared: one for each handler in a transaction of its own, and one stays for the others |
 | sync | one for enqueue_sync() in threads, while it is used |
 | home | one for a moment, when a transaction of the caller's is joined for the first time |
 
-With seven connections or more each purpose has one of its own.
+With seven connections or more each purpose has one of its own, and handlers have what is left, at
+least one.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class Connections:
         self._most = most
         self._shared = ConnectionPool(address, "main", 1)
         self._warned = False
+        self.handlers = 0
+        """How many handlers have a transaction now."""
         self.limit(most)
 
     @property
@@ -90,7 +93,18 @@ class Connections:
     @property
     def has_spare(self) -> bool:
         """Whether a statement that takes minutes leaves a connection to the others."""
-        return self._shared.most > 1 or self._most >= _ONE_FOR_EACH_PURPOSE
+        return self._shared.most - self.handlers > 1 or self._most >= _ONE_FOR_EACH_PURPOSE
+
+    @property
+    def handler_places(self) -> int:
+        """How many handlers may have a transaction at once: one connection stays for the others."""
+        if self._most >= _ONE_FOR_EACH_PURPOSE:
+            return max(1, self._most - _ONE_FOR_EACH_PURPOSE)
+        return self._shared.most - 1
+
+    @property
+    def most(self) -> int:
+        return self._most
 
     def driver(self, purpose: str) -> Reconnecting:
         """A driver for a purpose. One that shares no connection opens and closes its own."""
@@ -101,9 +115,7 @@ class Connections:
     def _pool(self, purpose: str) -> ConnectionPool:
         if purpose in _LISTENING and self.listens_apart:
             return ConnectionPool(self._listen_address or self._address, purpose, 1)
-        if purpose in ("side", "handler", "sync", "home") or (
-            purpose == "renew" and self.renews_apart
-        ):
+        if purpose in ("side", "sync", "home") or (purpose == "renew" and self.renews_apart):
             return ConnectionPool(self._address, purpose, 1)
         if purpose != "main" and self._most >= _ONE_FOR_EACH_PURPOSE:
             return ConnectionPool(self._address, purpose, 1)
