@@ -61,6 +61,8 @@ VALUES: dict[str, Any] = {
     "token": UUID(int=1),
     "tokens": TOKENS,
     "worker": "w",
+    "holder": UUID(int=2),
+    "grace": timedelta(seconds=0.05),
     "priority": 1,
     "entrypoints": ["mail", "report"],
     "floors": [EPOCH, EPOCH],

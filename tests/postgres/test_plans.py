@@ -41,6 +41,7 @@ INDEXES: dict[str, set[str]] = {
     "lanes:recovered": {RECOVERED},
     "recovered_waiting": {RECOVERED},
     "oldest": {READY},
+    "upkeep_look": {READY, RECOVERED},
     "renew": {PKEY},
     **{
         name: {PKEY}

@@ -29,17 +29,22 @@ lane as (
     from lane l
     where l.priority is not null
 )
-select l.entrypoint, bool_or(exists (
-    select from "holdfast" j
+select l.entrypoint, coalesce(bool_or((
+    select true
+    from "holdfast" j
     where j.held_at is null and j.entrypoint = l.entrypoint and j.priority = l.priority
       and j.execute_after <= (select now from clock) - $2::interval
       and j.status = 'queued'::"holdfast_status" and coalesce(j.recoveries = 0, false)
-)), bool_or(exists (
-    select from "holdfast" j
-    where j.held_at is null and j.entrypoint = l.entrypoint and j.priority = l.priority
+    order by j.execute_after, j.id limit 1
+)), false), coalesce(bool_or((
+    select true
+    from "holdfast" j
+    where j.held_at is null and j.recoveries > 0 and j.entrypoint = l.entrypoint
+      and j.priority = l.priority
       and j.execute_after <= (select now from clock) - $2::interval
-      and j.status = 'queued'::"holdfast_status" and j.recoveries > 0
-)), min((
+      and j.status = 'queued'::"holdfast_status"
+    order by j.execute_after, j.id limit 1
+)), false), min((
     select j.execute_after - (select now from clock)
     from "holdfast" j
     where j.held_at is null and j.entrypoint = l.entrypoint and j.priority = l.priority

@@ -32,17 +32,22 @@ lane as (
     from lane l
     where l.priority is not null
 )
-select l.entrypoint, bool_or(exists (
-    select from {table} j
+select l.entrypoint, coalesce(bool_or((
+    select true
+    from {table} j
     where j.held_at is null and j.entrypoint = l.entrypoint and j.priority = l.priority
       and j.execute_after <= (select now from clock) - :grace::interval
       and {claimable} and {unharmed}
-)), bool_or(exists (
-    select from {table} j
-    where j.held_at is null and j.entrypoint = l.entrypoint and j.priority = l.priority
+    order by j.execute_after, j.id limit 1
+)), false), coalesce(bool_or((
+    select true
+    from {table} j
+    where j.held_at is null and {recovered} and j.entrypoint = l.entrypoint
+      and j.priority = l.priority
       and j.execute_after <= (select now from clock) - :grace::interval
-      and {claimable} and {recovered}
-)), min((
+      and {claimable}
+    order by j.execute_after, j.id limit 1
+)), false), min((
     select j.execute_after - (select now from clock)
     from {table} j
     where j.held_at is null and j.entrypoint = l.entrypoint and j.priority = l.priority
