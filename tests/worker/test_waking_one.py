@@ -15,7 +15,10 @@ import asyncpg
 import pytest
 
 from holdfast import Holdfast, Job
+from holdfast.clock import monotonic
+from holdfast.worker.quarantine import Suspects
 from tests.worker.rig import PATIENCE, eventually, working
+from tests.worker.test_quarantine import die_with
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -54,7 +57,7 @@ class Fleet:
             for number in range(count):
                 hf = await stack.enter_async_context(Holdfast.connect(self._dsn))
                 for entrypoint in entrypoints:
-                    hf.entrypoint(entrypoint)(self._handler(number))
+                    hf.entrypoint(entrypoint)(self.handler(number))
                 await stack.enter_async_context(working(hf, dequeue_timeout=HOUR, **settings))
 
             async def all_listed() -> bool:
@@ -63,7 +66,7 @@ class Fleet:
             await eventually(all_listed)
             yield
 
-    def _handler(self, number: int) -> Any:
+    def handler(self, number: int) -> Any:
         async def handle(job: Job) -> None:
             self.ran.append((number, job.id))
             await self.release.wait()
@@ -103,6 +106,44 @@ async def test_one_job_wakes_one_worker(fleet: Fleet, pg: Database) -> None:
             await fleet.runs(count)
         assert all(len(payload.split()) == 2 for payload in fleet.heard)
         assert {payload.split()[1] for payload in fleet.heard} <= set(await fleet.listed())
+
+
+@pytest.mark.parametrize("suspects", [Suspects.run, Suspects.only])
+async def test_a_worker_that_runs_a_suspect_is_not_woken(
+    fleet: Fleet, pg: Database, suspects: Suspects
+) -> None:
+    fleet.release.clear()
+    async with Holdfast.connect(pg.dsn) as aside, Holdfast.connect(pg.dsn) as producer:
+        for entrypoint in ("mail", "suspect"):
+            aside.entrypoint(entrypoint)(fleet.handler(0))
+        aside.queue_manager.treat_suspects(suspects)
+        await die_with(producer, "suspect", deaths=2)
+        async with working(aside, dequeue_timeout=HOUR):
+            await fleet.runs(1)
+            async with fleet.workers(1, "mail"):
+                for count in range(2, 12):
+                    await producer.queries.enqueue("mail")
+                    await fleet.runs(count)
+            fleet.release.set()
+
+
+async def test_a_wake_up_for_all_is_not_passed_on_without_end(fleet: Fleet, pg: Database) -> None:
+    """The worker that runs a suspect hears what it passes on, and nobody else is there."""
+    fleet.release.clear()
+    async with Holdfast.connect(pg.dsn) as aside:
+        aside.entrypoint("suspect")(fleet.handler(0))
+        await die_with(aside, "suspect", deaths=2)
+        async with working(aside, dequeue_timeout=HOUR):
+            await fleet.runs(1)
+            key = "hashtextextended('listeners of ch_holdfast', 0)"
+            await fleet.connection.execute(f"select pg_advisory_lock_shared({key})")
+            await fleet.listen()
+            began = monotonic()
+            for _ in range(200):
+                await fleet.connection.execute("notify ch_holdfast")
+            passed_on = len(fleet.heard) - 200
+            assert passed_on <= 2 + (monotonic() - began) / 0.5
+            fleet.release.set()
 
 
 async def test_only_workers_that_serve_the_entrypoint_are_woken(fleet: Fleet, pg: Database) -> None:

@@ -178,8 +178,8 @@ class Claimer:
         if dispatcher.room <= 0 and not await self._lease_set.until(
             lambda: self.stopping or dispatcher.room > 0, seconds=_FULL_SECONDS
         ):
-            entrypoints = [rule.entrypoint for rule in self._last.rules]
-            self._wakeup_policy.full(entrypoints, more=self._signal.pending or self._came_full)
+            more = self._signal.pending or self._came_full
+            self._wakeup_policy.full(self._entrypoints, more=more)
         return await dispatcher.capacity()
 
     async def _claim(self, free: int, sweep: bool) -> Sequence[Job] | None:
@@ -226,6 +226,10 @@ class Claimer:
         self._quarantine.tried(monotonic() - began, ran=bool(leases))
         return len(leases)
 
+    @property
+    def _entrypoints(self) -> list[str]:
+        return [rule.entrypoint for rule in self._last.rules]
+
     def _holds_nothing(self) -> bool:
         return not (len(self._lease_set) or self._dispatcher.arrived)
 
@@ -235,10 +239,12 @@ class Claimer:
         while not (self.stopping or over()):
             # The worker claims nothing on purpose, so it must not be taken for dead.
             self.ticked = monotonic()
+            self._wakeup_policy.aside(self._entrypoints, woken=self._signal.pending)
+            self._signal.pending = False
             if self.ticked >= deadline:
                 break
             await self._lease_set.until(
-                lambda: self.stopping or over(),
+                lambda: self.stopping or self._signal.pending or over(),
                 seconds=min(_ALIVE_SECONDS, deadline - self.ticked),
             )
         return over() and not self.stopping

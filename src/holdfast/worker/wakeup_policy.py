@@ -38,6 +38,8 @@ _PAUSE_FACTOR = 3.0
 _NEED_TIMEOUT_SECONDS = 0.5
 _FIRST_RESCAN_SECONDS = 0.01
 _RESCAN_FACTOR = 4.0
+_PASS_ON_SECONDS = 0.5
+"""A worker that stands aside passes on one wake-up in this time: one for all comes back to it."""
 
 
 class WakeupPolicy:
@@ -50,6 +52,7 @@ class WakeupPolicy:
         self._busy_pause = _SHORTEST_PAUSE_SECONDS
         self._quiet = False
         self._next_rescan = math.inf
+        self._passed_on = -math.inf
         self._sending: asyncio.Task[None] | None = None
 
     def found(self, count: int, seconds: float) -> None:
@@ -66,6 +69,15 @@ class WakeupPolicy:
         if not self._quiet:
             self._quiet = True
             self._send(needed=False, pass_on=entrypoints if more else ())
+
+    def aside(self, entrypoints: Sequence[str], *, woken: bool) -> None:
+        """Declare that this worker claims nothing. If it was woken, wake another one instead."""
+        now = monotonic()
+        woken = woken and now >= self._passed_on + _PASS_ON_SECONDS
+        if woken or not self._quiet:
+            self._quiet = True
+            self._passed_on = now if woken else self._passed_on
+            self._send(needed=False, pass_on=entrypoints if woken else ())
 
     async def pause(self) -> float:
         """Return the seconds until the next claim, if no notification comes before."""

@@ -212,10 +212,10 @@ class PostgresWakeups:
 
     async def _list(self, worker: str) -> None:
         """Let producers see that this worker sleeps. One that they cannot see hears no wake-up."""
-        sleeper = f"{self._channel} {worker}"
-        with suppress(DatabaseError):
-            await say_needed(self._driver.fetch, sleeper)
-            self._sleeper = sleeper
+        self._sleeper = f"{self._channel} {worker}"
+        if self._needed:
+            with suppress(DatabaseError):
+                await say_needed(self._driver.fetch, self._sleeper)
 
     @property
     def dedicated(self) -> bool:
