@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from holdfast import embedded
@@ -78,16 +78,5 @@ async def _drop(dsn: str, schema: str) -> None:
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
     """Run it in a thread of its own, because the test's event loop may run in this one."""
-    errors: list[BaseException] = []
-
-    def main() -> None:
-        try:
-            asyncio.run(work)
-        except BaseException as error:
-            errors.append(error)
-
-    thread = Thread(target=main, name="holdfast-testing")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(1, "holdfast-testing") as thread:
+        thread.submit(asyncio.run, work).result()
