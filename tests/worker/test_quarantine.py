@@ -211,11 +211,11 @@ async def test_other_jobs_come_between_the_suspects(hf: Holdfast) -> None:
     await die_with(hf, *["suspect"] * 3, deaths=2)
     async with working(hf, heartbeat_timeout=LEASE, dequeue_timeout=HOUR):
         await watch.until(lambda: bool(watch.claims))
-        await hf.queries.enqueue(["fresh"] * 30)
+        await hf.queries.enqueue(["fresh"] * 15)
         handlers.go.set()
-        await watch.until_settled(33)
+        await watch.until_settled(18)
 
-    assert handlers.order[:31] == ["suspect", *["fresh"] * 30]
+    assert handlers.order[:31] == ["suspect", *["fresh"] * 15]
     assert handlers.beside == [0] * 3
 
 
