@@ -58,7 +58,7 @@ def test_what_the_server_says_is_judged(ill: dict[str, Any], check: str) -> None
 
 
 TABLE = Table(1000, 10, NOW, 0, 0, 0, (), (), autovacuum=True, vacuum_from=70, now=NOW)
-LOG = Log(2**30, NOW - timedelta(days=80), 1_000_000, 1000, Retention(), NOW)
+LOG = Log(2**30, None, 1_000_000, 1000, Retention())
 KEPT = Retention(None, None)
 
 
@@ -84,12 +84,12 @@ def test_what_the_server_says_of_the_table_is_judged(ill: dict[str, Any], check:
     [
         ({"retention": KEPT, "bytes": 2**31}, "retention"),
         ({"bytes": 30 * 2**30}, "log_size"),
-        ({"oldest": NOW - timedelta(days=92)}, "retention_overdue"),
+        ({"overdue": NOW - timedelta(days=92)}, "retention_overdue"),
     ],
 )
 def test_the_growth_of_the_log_is_judged(ill: dict[str, Any], check: str) -> None:
     assert list(judge_log(LOG)) == []
-    assert list(judge_log(replace(LOG, oldest=None, bytes=0, rows=0))) == []
+    assert list(judge_log(replace(LOG, bytes=0, rows=0))) == []
     [found] = judge_log(replace(LOG, **ill))
     assert found.check == check
 

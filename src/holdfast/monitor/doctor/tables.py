@@ -53,11 +53,11 @@ class Log:
     """How large the log is, and how it grows."""
 
     bytes: int
-    oldest: datetime | None
+    overdue: datetime | None
+    """Of when a row is that should have been deleted."""
     rows: int
     last_hour: int
     retention: Retention
-    now: datetime
 
     @property
     def bytes_a_day(self) -> float:
@@ -81,10 +81,25 @@ async def check_tables(store: PostgresStore) -> list[Finding]:
     if not found:
         found += await _check_plan(store, table)
     found += judge_table(_shown(store), table)
-    [[oldest, rows, last_hour]] = await store.examine("doctor_log", log=names.table("_log"))
-    retention = await store.upkeep.retention()
-    found += judge_log(Log(table.log_bytes, oldest, rows, last_hour, retention, table.now))
+    found += judge_log(await _log(store, table))
     return found
+
+
+async def _log(store: PostgresStore, table: Table) -> Log:
+    retention = await store.upkeep.retention()
+    longest = _longest(retention)
+    before = None if longest is None else table.now - longest - _OVERDUE
+    [[overdue, rows, last_hour]] = await store.examine(
+        "doctor_log", log=store.names.table("_log"), before=before
+    )
+    return Log(table.log_bytes, overdue, rows, last_hour, retention)
+
+
+def _longest(retention: Retention) -> timedelta | None:
+    """How long any row is kept; None where some are kept for ever."""
+    if retention.succeeded is None or retention.others is None:
+        return None
+    return max(retention.succeeded, retention.others)
 
 
 def _shown(store: PostgresStore) -> str:
@@ -141,13 +156,11 @@ def judge_log(log: Log) -> Iterator[Finding]:
             f"the log takes {_gib(log.bytes)} and grows by {_gib(log.bytes_a_day)} a day",
             "holdfast retention set --successful 7d",
         )
-    longest = max((each for each in kept if each is not None), default=None)
-    if longest is None or None in kept or log.oldest is None:
-        return
-    if log.now - log.oldest > longest + _OVERDUE:
+    longest = _longest(log.retention)
+    if longest is not None and log.overdue is not None:
         yield warning(
             "retention_overdue",
-            f"the oldest log row is of {log.oldest:%Y-%m-%d}, and rows are kept for "
+            f"the log has rows of {log.overdue:%Y-%m-%d}, and rows are kept for "
             f"{longest.days} days: no worker may delete them, or none runs",
             "holdfast retention apply",
         )
