@@ -215,7 +215,7 @@ async def test_other_jobs_come_between_the_suspects(hf: Holdfast) -> None:
         handlers.go.set()
         await watch.until_settled(18)
 
-    assert handlers.order[:31] == ["suspect", *["fresh"] * 15]
+    assert handlers.order[:16] == ["suspect", *["fresh"] * 15]
     assert handlers.beside == [0] * 3
 
 
