@@ -173,8 +173,8 @@ class Claimer:
     async def _capacity(self) -> int:
         """Return how many jobs to claim. Have another worker woken when this one stays full."""
         dispatcher = self._dispatcher
-        if dispatcher.whole_batch:
-            return self._settings.batch_size
+        if room := dispatcher.at_once:
+            return room
         if dispatcher.room <= 0 and not await self._lease_set.until(
             lambda: self.stopping or dispatcher.room > 0, seconds=_FULL_SECONDS
         ):

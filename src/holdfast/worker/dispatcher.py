@@ -113,10 +113,12 @@ class Dispatcher:
         return room - sum([len(batch.jobs) for batch in self._arrived])
 
     @property
-    def whole_batch(self) -> bool:
-        """Whether a whole batch may be claimed at once."""
-        room = self.room >= self._settings.batch_size
-        return room and not (self.closed or self._lease_set.blocked)
+    def at_once(self) -> int:
+        """How many jobs may be claimed now. 0 where it is better to wait: `capacity` does."""
+        room = min(self.room, self._settings.batch_size)
+        idle = not (self._active or self._arrived)
+        ready = room > 0 and (idle or room == self._settings.batch_size)
+        return room if ready and not (self.closed or self._lease_set.blocked) else 0
 
     async def capacity(self) -> int:
         """Wait until a claim may be sent. Return how many jobs it may ask for, 0 at a stop."""
