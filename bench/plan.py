@@ -107,7 +107,7 @@ def _steady(sizes: Sizes, _pace: Pace) -> float:
 
 
 def _fleet(sizes: Sizes, _: Pace) -> float:
-    return 2 * (fleet.SETTLING + sizes.idle_seconds + 0.06 * sizes.probes + 8.0)
+    return 2 * (fleet.SETTLING + sizes.idle_seconds + 0.06 * sizes.probes + 4 * 12.0)
 
 
 def _shared_backlog(sizes: Sizes, pace: Pace) -> float:

@@ -21,15 +21,15 @@ WORKERS = 50
 MANY = 200
 PROCESSES = 8
 BACKLOG = "fleet"
-SETTLING = 8.0
+SETTLING = 10.0
 _GAP = 0.05
 _WARM_UP = 20
 _PATIENCE = 180.0
 _COUNTED = (
     "select xact_commit + xact_rollback from pg_stat_database where datname = current_database()"
 )
-_REPORTED_SECONDS = 1.5
-"""Sessions report what they have done with a delay of a second."""
+_REPORTED_SECONDS = 12.0
+"""A session that becomes idle reports what it has done up to ten seconds later."""
 
 
 class Cost(NamedTuple):
