@@ -97,7 +97,7 @@ async def test_jobs_that_wait_all_run_at_once(hf: Holdfast) -> None:
             await everybody.wait()
 
     await hf.queries.enqueue(["slow"] * 33)
-    await ends(hf.run(mode="drain"))
+    await ends(hf.run(mode="drain", concurrency=40))
 
     assert gauge.most == 33
 
