@@ -137,7 +137,7 @@ async def test_a_full_server_does_not_disturb_a_worker_that_has_its_connections(
 
         await hf.install()
         await hf.queries.enqueue("nap")
-        run = asyncio.create_task(hf.run(signals=False, heartbeat_timeout=lease))
+        run = asyncio.create_task(hf.run(signals=False, heartbeat_timeout=lease, concurrency=200))
         async with asyncio.timeout(PATIENCE):
             while await hf.queries.queue_size():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
