@@ -30,10 +30,10 @@ GROWTH = 1.2
 WANT = ClaimRule("mail", lease=timedelta(seconds=30))
 PAYLOAD = b"x" * 256
 
-BATCHES_OF_10_000_JOBS = 30
+BATCHES_OF_10_000_JOBS = 40
 """Claims are of 500 jobs. Outcomes that come late, on a machine that is busy, make more batches."""
 
-STATEMENTS_BESIDE_THEM = 25
+STATEMENTS_BESIDE_THEM = 30
 """Ended claims that are deleted together, looks for other lanes, renewals and reports."""
 
 MOST_LOOKS_FOR_RECOVERED = 4
