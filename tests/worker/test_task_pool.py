@@ -47,7 +47,7 @@ async def test_a_timer_that_a_job_leaves_behind_does_not_cancel_another(hf: Hold
         await asyncio.sleep(0.1)
 
     ids = await hf.queries.enqueue(["careless", "patient"] * 20)
-    await ends(hf.run(mode="drain"))
+    await ends(hf.run(mode="drain", concurrency=40))
 
     assert went_off == 20
     ended = [(await ending(hf, job_id)).status for job_id in ids]
