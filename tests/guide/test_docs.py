@@ -23,6 +23,7 @@ LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 FENCED = re.compile(r"^```.*?^```", flags=re.M | re.S)
 HEADING = re.compile(r"^#+ (.+)$", flags=re.M)
 LAYOUT = re.compile(r"imports go downwards only:\n\n```\n(.*?)```", flags=re.S)
+LAYERS = re.compile(r"enforces the layers: (.*?)\. Rooms", flags=re.S)
 EXAMPLE = re.compile(r"<!-- example: [^>]*-->\n```python\n(.*?)```", flags=re.S)
 
 
@@ -63,9 +64,12 @@ def test_contributors_are_told_the_layers_that_are_enforced() -> None:
     [enforced] = [rule["layers"] for rule in rules["contracts"] if rule["id"] == "layers"]
     built = {path.stem for path in (ROOT / "src" / "holdfast").iterdir()}
     rooms = [[room for room in re.findall(r"\w+", layer) if room in built] for layer in enforced]
-    told = LAYOUT.search((ROOT / "CONTRIBUTING.md").read_text("utf-8"))
-    assert told is not None
-    assert [layer.split(" | ") for layer in told[1].splitlines()] == rooms
+    listed = LAYOUT.search((ROOT / "CONTRIBUTING.md").read_text("utf-8"))
+    assert listed is not None
+    assert [layer.split(" | ") for layer in listed[1].splitlines()] == rooms
+    enumerated = LAYERS.search((ROOT / "ARCHITECTURE.md").read_text("utf-8"))
+    assert enumerated is not None
+    assert [layer.split(" | ") for layer in re.findall("`([^`]+)`", enumerated[1])] == rooms
 
 
 async def test_the_example_of_a_test_runs_as_printed() -> None:
