@@ -282,7 +282,7 @@ def policy_of(breaker: str | BreakerPolicy) -> BreakerPolicy:
 
 def name_faults(name: object) -> list[str]:
     if not isinstance(name, str) or not name:
-        return [f"the name must be a text of at least one character, got {name!r:.80}"]
+        return [f"the name must be a string of at least one character, got {name!r:.80}"]
     if len(name) > MAX_NAME:
         return [f"the name has {len(name)} characters, more than the {MAX_NAME} allowed"]
     return checks.faults(checks.unstorable_fault("the name", name))

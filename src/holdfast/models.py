@@ -84,7 +84,7 @@ to wake."""
 
 @dataclass(slots=True, eq=False)
 class Capacity:
-    """How many more jobs a worker can take: each statement of a claim counts down what it took."""
+    """The number of jobs that a worker can still take. Each statement of a claim reduces it."""
 
     left: int
 
@@ -98,17 +98,17 @@ class ClaimRule:
     max_attempts: int | None = 25
     max_recoveries: int = 3
     concurrency_limit: int = 0
-    room: Capacity | None = None
-    """For jobs of this entrypoint; None: for as many as there are."""
+    capacity: Capacity | None = None
+    """Free places for jobs of this entrypoint. None means unlimited."""
 
     def fit(self, count: int) -> int:
-        """As many of them as there is room for."""
-        return count if self.room is None else min(count, self.room.left)
+        """Return how many of `count` jobs fit into the capacity."""
+        return count if self.capacity is None else min(count, self.capacity.left)
 
     def took(self, count: int) -> None:
-        """Records that `count` jobs were claimed."""
-        if self.room is not None:
-            self.room.left -= count
+        """Record that `count` jobs were claimed."""
+        if self.capacity is not None:
+            self.capacity.left -= count
 
 
 class LeaseKey(NamedTuple):

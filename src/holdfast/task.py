@@ -107,7 +107,7 @@ class Entrypoint:
             max_attempts=self.max_attempts,
             max_recoveries=self.max_recoveries,
             concurrency_limit=self.concurrency_limit,
-            room=Capacity(capacity) if capacity else None,
+            capacity=Capacity(capacity) if capacity else None,
         )
 
 

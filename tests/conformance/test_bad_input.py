@@ -66,8 +66,11 @@ JOBS: Mapping[str, Mapping[str, tuple[dict[str, Any], str]]] = {
         "payload over the limit": ({"payload": bytes(2**20 + 1)}, "payload has 1048577 bytes"),
     },
     "entrypoints": {
-        "no entrypoint": ({"entrypoint": None}, "entrypoint must be a text that is not blank"),
-        "blank entrypoint": ({"entrypoint": " \t"}, "entrypoint must be a text that is not blank"),
+        "no entrypoint": ({"entrypoint": None}, "entrypoint must be a string that is not blank"),
+        "blank entrypoint": (
+            {"entrypoint": " \t"},
+            "entrypoint must be a string that is not blank",
+        ),
         "long entrypoint": ({"entrypoint": "x" * 201}, "entrypoint has 201 characters"),
         "NUL in the entrypoint": ({"entrypoint": "a\0b"}, r"'a\\x00b' holds a NUL"),
         "surrogate in the entrypoint": ({"entrypoint": "\udc80"}, "lone surrogate"),
@@ -79,15 +82,15 @@ JOBS: Mapping[str, Mapping[str, tuple[dict[str, Any], str]]] = {
         "priority too low": ({"priority": -(2**31) - 1}, "got -2147483649"),
     },
     "keys": {
-        "blank key": ({"dedupe_key": ""}, "dedupe_key must be a text that is not blank, got ''"),
-        "key as a number": ({"dedupe_key": 7}, "dedupe_key must be a text .* got 7"),
+        "blank key": ({"dedupe_key": ""}, "dedupe_key must be a string that is not blank, got ''"),
+        "key as a number": ({"dedupe_key": 7}, "dedupe_key must be a string .* got 7"),
         "long key": ({"dedupe_key": "x" * 2001}, "dedupe_key has 2001 characters"),
         "wide key": ({"dedupe_key": "\N{SNOWMAN}" * 667}, "dedupe_key has 2001 bytes in UTF-8"),
         "NUL in the key": ({"dedupe_key": "\0"}, "dedupe_key .* holds a NUL"),
     },
     "headers": {
-        "headers as a text": ({"headers": "a=1"}, "headers must be a mapping with text keys"),
-        "headers with numbers as keys": ({"headers": {1: "a"}}, "text keys, got the key 1"),
+        "headers as a text": ({"headers": "a=1"}, "headers must be a mapping with string keys"),
+        "headers with numbers as keys": ({"headers": {1: "a"}}, "string keys, got the key 1"),
         "deep headers": ({"headers": {"a": nested(100)}}, "nested more than 100 levels deep"),
         "headers with what is not JSON": ({"headers": {"a": {1}}}, "headers must be JSON"),
         "headers with NaN": ({"headers": {"a": float("nan")}}, "headers must be JSON"),
@@ -178,7 +181,7 @@ CALLS: Mapping[str, Mapping[str, tuple[Call, str]]] = {
         "cancel a negative id": (lambda q: q.mark_job_as_cancelled([-1]), "at least 1, got -1"),
         "cancel for a number": (
             lambda q: q.mark_job_as_cancelled([1], reason=7),
-            "reason must be a text or None, got 7",
+            "reason must be a string or None, got 7",
         ),
     },
     "delete": {

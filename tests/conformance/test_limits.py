@@ -78,7 +78,7 @@ async def test_limits_of_two_entrypoints_are_independent(rig: Rig) -> None:
 
 
 def roomy(left: int, entrypoint: str = "mail", limit: int = 0) -> ClaimRule:
-    return ClaimRule(entrypoint, LEASE, concurrency_limit=limit, room=Capacity(left))
+    return ClaimRule(entrypoint, LEASE, concurrency_limit=limit, capacity=Capacity(left))
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ async def test_a_claim_takes_no_more_than_there_is_room_for_and_counts_it_down(
     job_ids = await rig.enqueue(*[NewJob("mail")] * 5)
     rule = roomy(left, limit=limit)
     assert ids(await rig.claim(rule, limit=batch)) == job_ids[:claimed]
-    assert rule.room is not None
-    assert rule.room.left == left - claimed
+    assert rule.capacity is not None
+    assert rule.capacity.left == left - claimed
 
 
 async def test_room_is_shared_by_all_priorities_and_the_highest_has_it_first(rig: Rig) -> None:
@@ -109,10 +109,10 @@ async def test_what_one_entrypoint_has_no_room_for_goes_to_the_others(rig: Rig) 
 async def test_a_store_asked_again_goes_by_the_room_there_is_then(rig: Rig) -> None:
     first, second, *_ = await rig.enqueue(*[NewJob("mail")] * 5)
     rule, leases = roomy(1), rig.worker().leases
-    assert rule.room is not None
+    assert rule.capacity is not None
     assert ids(await leases.claim([rule], limit=10, worker="w1")) == [first]
     assert await leases.claim([rule], limit=10, worker="w1") == []
-    rule.room.left = 1
+    rule.capacity.left = 1
     assert ids(await leases.claim([rule], limit=10, worker="w1")) == [second]
 
 

@@ -184,7 +184,7 @@ async def test_a_claim_takes_no_more_than_there_is_room_for_and_counts_it_down(
 ) -> None:
     await table.add(1, 2, 3)
     room = Capacity(2)
-    rule = ClaimRule(table.kind.name, LEASE, room=room)
+    rule = ClaimRule(table.kind.name, LEASE, capacity=room)
     jobs = await table.leases.claim([rule], limit=10, worker="worker-1")
     assert (len(jobs), room.left) == (2, 0)
     assert await table.leases.claim([rule], limit=10, worker="worker-1") == []

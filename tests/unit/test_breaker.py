@@ -299,7 +299,7 @@ def test_a_policy_reports_all_its_faults_at_once() -> None:
         ({"name": "x" * 201}, "201 characters"),
         ({"name": "a\0b"}, "NUL"),
         ({"name": "a\ud800"}, "surrogate"),
-        ({"name": 7}, "the name must be a text"),
+        ({"name": 7}, "the name must be a string"),
     ],
 )
 def test_a_policy_that_cannot_work_is_refused(options: dict[str, Any], said: str) -> None:

@@ -233,7 +233,7 @@ def test_a_lane_gets_no_more_than_there_is_room_for_and_the_others_share_the_res
     time: Time,
 ) -> None:
     room = Capacity(2)
-    found = two_lanes(ClaimRule("mail", MAIL.lease, room=room), SMS)
+    found = two_lanes(ClaimRule("mail", MAIL.lease, capacity=room), SMS)
     assert dealt(found, 3) in ({"mail": 1, "sms": 2}, {"mail": 2, "sms": 1})
     hand = found.deal(0, 10)
     assert {lane.rule.entrypoint: share for lane, share in hand} == {"mail": 2, "sms": 8}
@@ -246,13 +246,13 @@ def test_a_lane_gets_no_more_than_there_is_room_for_and_the_others_share_the_res
 
 
 def test_with_room_for_one_job_each_entrypoint_has_its_turn(time: Time) -> None:
-    found = two_lanes(ClaimRule("mail", MAIL.lease, room=Capacity(5)), SMS)
+    found = two_lanes(ClaimRule("mail", MAIL.lease, capacity=Capacity(5)), SMS)
     assert {name for _ in range(2) for name in dealt(found, 1)} == {"mail", "sms"}
 
 
 def test_a_lane_without_room_does_not_keep_the_others_closed(time: Time) -> None:
     room = Capacity(0)
-    found = two_lanes(ClaimRule("mail", MAIL.lease, room=room), SMS)
+    found = two_lanes(ClaimRule("mail", MAIL.lease, capacity=room), SMS)
     [(sms, _)] = found.deal(0, 10)
     sms.took(None, 0, 10)
     assert found.priorities() == []
@@ -263,7 +263,7 @@ def test_a_lane_without_room_does_not_keep_the_others_closed(time: Time) -> None
 def test_no_look_is_put_off_for_what_there_is_no_room_for(time: Time) -> None:
     room = Capacity(1)
     found = Lanes()
-    found.reset([ClaimRule("mail", MAIL.lease, room=room)])
+    found.reset([ClaimRule("mail", MAIL.lease, capacity=room)])
     found.question()
     answer(found, more=True)
     [(lane, _)] = found.deal(0, 1)
@@ -277,7 +277,7 @@ def test_no_look_is_put_off_for_what_there_is_no_room_for(time: Time) -> None:
 
 def test_the_same_entrypoints_of_another_run_are_not_known(time: Time) -> None:
     """The room of the last run is nobody's any more."""
-    first, second = (ClaimRule("mail", MAIL.lease, room=Capacity(1)) for _ in range(2))
+    first, second = (ClaimRule("mail", MAIL.lease, capacity=Capacity(1)) for _ in range(2))
     found = Lanes()
     found.reset([first])
     assert found.knows([first])

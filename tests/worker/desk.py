@@ -55,7 +55,7 @@ class Desk:
     async def claim(self, names: str, entrypoint: str) -> list[Job]:
         payloads: list[bytes | None] = [name.encode() for name in names]
         await self.hf.queries.enqueue([entrypoint] * len(names), payloads)
-        rules = [replace(rule, room=None) for rule in self._rules]
+        rules = [replace(rule, capacity=None) for rule in self._rules]
         return await self.hf.store.leases.claim(rules, limit=len(names), worker="me")
 
     async def begin(self, names: str, entrypoint: str = "quick") -> list[Lease]:

@@ -204,7 +204,7 @@ async def test_one_breaker_has_one_policy(hf: Holdfast) -> None:
         hf.entrypoint("void", breaker=BreakerPolicy("stripe", threshold=9))(Dependency())
     with pytest.raises(InvalidInput, match="breaker must be a name or a BreakerPolicy, got 7"):
         hf.entrypoint("void", breaker=7)(Dependency())  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="the name must be a text"):
+    with pytest.raises(InvalidInput, match="the name must be a string"):
         hf.entrypoint("void", breaker="")(Dependency())
 
 

@@ -37,7 +37,7 @@ def slots_of(hf: Holdfast, entrypoint: str) -> Slots:
 def bounded() -> tuple[Desk, Capacity]:
     """Slots of the entrypoint "slow", which has two, beside "quick", which has no bound."""
     room = Capacity(2)
-    rules = ClaimRule("slow", MINUTE, room=room), ClaimRule("quick", MINUTE)
+    rules = ClaimRule("slow", MINUTE, capacity=room), ClaimRule("quick", MINUTE)
     return Desk(*rules), room
 
 

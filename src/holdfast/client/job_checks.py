@@ -85,7 +85,7 @@ def check_text(name: str, text: str | None) -> str | None:
     if text is None:
         return None
     if not isinstance(text, str):
-        raise InvalidInput(f"{name} must be a text or None, got {text!r}")
+        raise InvalidInput(f"{name} must be a string or None, got {text!r}")
     if fault := unstorable_fault(f"{name} {text!r}", text):
         raise InvalidInput(fault)
     return text
@@ -136,7 +136,7 @@ _known_name_fault = lru_cache(maxsize=1024)(_entrypoint_fault)
 
 def _text_fault(name: str, value: object, longest: int) -> str | None:
     if not isinstance(value, str) or not value.strip():
-        return f"{name} must be a text that is not blank, got {value!r}"
+        return f"{name} must be a string that is not blank, got {value!r}"
     if len(value) > longest:
         return f"{name} has {len(value)} characters, more than the {longest} allowed"
     return unstorable_fault(f"{name} {value!r}", value)
@@ -188,10 +188,10 @@ def _range_fault(value: datetime) -> str | None:
 
 def _headers_fault(headers: object) -> str | None:
     if not isinstance(headers, Mapping):
-        return f"headers must be a mapping with text keys, got {_kind(headers)}"
+        return f"headers must be a mapping with string keys, got {_kind(headers)}"
     for name in headers:
         if not isinstance(name, str):
-            return f"headers must be a mapping with text keys, got the key {name!r}"
+            return f"headers must be a mapping with string keys, got the key {name!r}"
     try:
         text = json.dumps(dict(headers), allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:

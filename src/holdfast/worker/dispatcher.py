@@ -66,7 +66,7 @@ class Dispatcher:
         self.slots = Slots(settings)
         self.entrypoints: EntrypointSlots | None = None
         """None where no entrypoint has a bound."""
-        if any(rule.room is not None for rule in rules):
+        if any(rule.capacity is not None for rule in rules):
             self.entrypoints = EntrypointSlots(rules, settings)
         self._arrived: deque[ClaimedBatch] = deque()
         """Claimed while their leases have yet to be made: the next claim goes first."""

@@ -38,10 +38,10 @@ class EntrypointSlots:
     def __init__(self, rules: Sequence[ClaimRule], settings: WorkerSettings) -> None:
         self._bounded = {
             rule.entrypoint: _Bounded(
-                Slots(replace(settings, concurrency=rule.room.left)), rule.room
+                Slots(replace(settings, concurrency=rule.capacity.left)), rule.capacity
             )
             for rule in rules
-            if rule.room is not None
+            if rule.capacity is not None
         }
         self._all_bounded = len(self._bounded) == len(rules)
 

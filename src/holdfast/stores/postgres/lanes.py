@@ -68,15 +68,15 @@ class Lane:
     @property
     def open(self) -> bool:
         """There may be more in it, and there is room for that."""
-        return not self.dry and (self.rule.room is None or self.rule.room.left > 0)
+        return not self.dry and (self.rule.capacity is None or self.rule.capacity.left > 0)
 
     def took(self, last: Job | None, count: int, share: int) -> None:
         """Remember how far a claim came; fewer rows than asked for means there are no more."""
         if last is not None:
             self.floor, self.floor_id = last.execute_after, last.id
         self.dry = count < share
-        if self.rule.room is not None:
-            self.rule.room.left -= count
+        if self.rule.capacity is not None:
+            self.rule.capacity.left -= count
 
     def touches(self, later: Lane) -> bool:
         """Whether they are parts of one lane with less than a second between them."""
@@ -275,7 +275,7 @@ class Lanes:
         lanes = [
             lane
             for lane in (*self._late_parts, *self._lanes)
-            if not lane.dry and (lane.rule.room is None or lane.rule.room.left > 0)
+            if not lane.dry and (lane.rule.capacity is None or lane.rule.capacity.left > 0)
         ]
         if self._pauses is None or not self._pauses.paused:
             return lanes

@@ -182,7 +182,7 @@ class TableLeases:
         """Release the rows of the last claim, or retire the one that cannot be read."""
         token = self._doubtful[-1]
         if size > 1:
-            await self._run("hand_back", tokens=[token])
+            await self._run("release_claim", tokens=[token])
         else:
             await self._retire_unreadable(token, error)
         self._doubtful.remove(token)
@@ -247,7 +247,7 @@ class TableLeases:
 
     async def recall(self) -> None:
         if self._doubtful:
-            await self._run("hand_back", tokens=list(self._doubtful))
+            await self._run("release_claim", tokens=list(self._doubtful))
             self._doubtful.clear()
 
     async def delete_claims(self, tokens: Sequence[UUID]) -> None:

@@ -350,7 +350,7 @@ def render(fit: Fit) -> dict[str, Statement]:
             number("now", template("now")),
             fill("next_due", "next_due"),
             fill("claimed_under", "claimed_under"),
-            fill("hand_back", "hand_back", TRANSITIONS[Verb.RELEASE]),
+            fill("release_claim", "release_claim", TRANSITIONS[Verb.RELEASE]),
             fill("locked", "locked"),
             fill("inspect", "inspect"),
             fill("count", "count"),

@@ -1,4 +1,4 @@
--- Frees what a claim took whose reply was lost.
+-- Releases the rows of a claim whose reply was lost.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 )

@@ -1,4 +1,4 @@
--- hand_back($1 now, $2 tokens)
+-- release_claim($1 now, $2 tokens)
 with clock as materialized (
     select coalesce($1::timestamptz, clock_timestamp()) as now
 )
