@@ -1,5 +1,5 @@
-"""Checks whether a value is an integer, a number or a string that can be stored. A check returns the
-fault in words, or None; the caller says where it was found."""
+"""Checks whether a value is an integer, a number or a string that can be stored. A check returns
+the fault in words, or None; the caller says where it was found."""
 
 from __future__ import annotations
 
