@@ -84,6 +84,16 @@ def blocks(page: Path, *languages: str) -> list[Block]:
     return [block for block in found if block.language in languages]
 
 
+CHAPTERS = sorted((ROOT / "docs" / "learn").glob("[0-9]*.md"))
+TITLE = re.compile(r'title="([^"]+)"')
+
+
+def tutorial_files(*languages: str) -> dict[str, str]:
+    """The files of the tutorial, as its last chapter leaves them."""
+    found = [block for page in CHAPTERS for block in blocks(page, *languages)]
+    return {title[1]: block.code for block in found if (title := TITLE.search(block.info))}
+
+
 def program(page: Path) -> list[Block]:
     """The Python blocks of a page that run."""
     return [block for block in blocks(page, "python") if block.not_run is None]

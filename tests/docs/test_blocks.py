@@ -31,6 +31,7 @@ from tests.docs.blocks import (
     program,
     shows,
     steps,
+    tutorial_files,
     typed,
 )
 
@@ -140,6 +141,8 @@ def test_the_python_of_all_pages_is_typed(tmp_path: Path) -> None:
     for page in WITH_PYTHON:
         name = _page(page).removesuffix(".md").replace("/", "_").replace("-", "_")
         (tmp_path / f"page_{name}.py").write_text(_as_module(page), "utf-8")
+    for name, code in tutorial_files("python").items():
+        (tmp_path / name).write_text(code, "utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--config-file", "", str(tmp_path)],
         capture_output=True,

@@ -7,7 +7,6 @@ what they print must have the lines shown; `…` stands for any text.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -15,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import ROOT, Block, blocks, shows, typed
+from tests.docs.blocks import CHAPTERS, TITLE, Block, blocks, shows, typed
 
-CHAPTERS = sorted((ROOT / "docs" / "learn").glob("[0-9]*.md"))
-TITLE = re.compile(r'title="([^"]+)"')
 _PATIENCE_SECONDS = 100
 
 
