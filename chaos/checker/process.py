@@ -196,7 +196,7 @@ def retired_innocents(history: History) -> Iterator[Violation]:
 
 
 def retired_neighbours(history: History) -> Iterator[Violation]:
-    """On the article's table a death changes no attempts and retires only the row that did it."""
+    """On a table queue a death changes no attempts and retires only the row that did it."""
     for row_id, row in history.snooze_rows.items():
         does = json.loads(row["does"])
         retired = row["inactive"] and DEATH_ERROR in (row["error"] or "")

@@ -70,7 +70,7 @@ async def work_until_done(hf: Holdfast, connection: Any) -> None:
 
 
 async def ask(connection: Any, when: str) -> None:
-    """The article's six questions, in SQL."""
+    """Answer the six questions of an owner in SQL."""
     print(f"\n{when}:")
     for block in read("questions.sql").split("-- ")[1:]:
         question, statement = block.split("\n", 1)

@@ -51,10 +51,10 @@ def _check_step(step: timedelta, limit: timedelta) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TableQueue:
-    """Declares a table as a queue. The defaults are the names of the article's `email_snoozes`.
+    """Declare a table as a queue.
 
-    An optional column that has its default name is used where the table has it. Name it to demand
-    it, say None to do without.
+    Each column has a default name. An optional column with its default name is used if the table
+    has it. Name it to require it; pass None to do without it.
     """
 
     table: str

@@ -274,7 +274,7 @@ class TableWords:
                 "claimed_at": "clock.now",
                 "heartbeat": "clock.now",
             },
-            # Without a column for it the claim itself is made young again, as the article does.
+            # Without a column for heartbeats, recovery judges a claim by its age.
             Effect.RENEW_LEASE: lambda: {
                 "heartbeat" if self.has("heartbeat") else "claimed_at": "clock.now"
             },
