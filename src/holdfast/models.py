@@ -446,7 +446,7 @@ class Act(NamedTuple):
     created: datetime
     act: str
     subject: str
-    """An entrypoint or a table queue; empty for everything."""
+    """An entrypoint, a table queue, a schedule or a breaker; empty for everything."""
     actor: str | None
     reason: str | None
 

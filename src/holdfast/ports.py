@@ -436,6 +436,10 @@ class Pauses(Protocol):
         """What people did that concerns no single job, newest first."""
         ...
 
+    async def record_act(self, act: str, subject: str, *, actor: str, reason: str | None) -> None:
+        """Add what a person did to a schedule or a breaker."""
+        ...
+
 
 class Wakeups(Protocol):
     """Hints that something happened. Losing one costs time, never a job."""

@@ -56,3 +56,23 @@ def test_a_pause_needs_a_name_and_a_reason(pg: Database) -> None:
     inside("pause", "mail", "--reason", "x", "--until", "soon", "--dsn", pg.dsn).complains(
         2, "'soon'"
     )
+
+
+def test_who_did_what_is_listed(pg: Database) -> None:
+    asyncio.run(_enqueue(pg.dsn))
+    assert "nobody" in inside("acts", "--dsn", pg.dsn).out
+    inside("pause", "mail", "--reason", "smtp is down", "--dsn", pg.dsn)
+    inside("resume", "mail", "--dsn", pg.dsn)
+    inside("breaker", "open", "stripe", "--reason", "maintenance", "--dsn", pg.dsn)
+    inside("breaker", "close", "stripe", "--dsn", pg.dsn)
+    found = inside("acts", "--json", "--dsn", pg.dsn).json
+    assert [(each["act"], each["subject"], each["reason"]) for each in found] == [
+        ("close breaker", "stripe", None),
+        ("open breaker", "stripe", "maintenance"),
+        ("resume", "mail", None),
+        ("pause", "mail", "smtp is down"),
+    ]
+    assert {each["actor"][:4] for each in found} == {"cli:"}
+    shown = inside("acts", "--limit", "1", "--dsn", pg.dsn).out
+    assert "close breaker" in shown
+    assert "open breaker" not in shown

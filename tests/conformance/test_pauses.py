@@ -10,6 +10,7 @@ import pytest
 from holdfast import InvalidInput, NotPaused
 from holdfast.lifecycle import Verb
 from holdfast.models import ClaimRule, NewJob, Pause
+from holdfast.scheduler.manager import ScheduleQueries
 from tests.conformance.rig import LEASE, SECOND, WANT, ids
 
 if TYPE_CHECKING:
@@ -111,3 +112,25 @@ async def test_what_cannot_be_paused_is_refused(rig: Rig, asked: dict[str, Any])
     with pytest.raises(InvalidInput):
         await rig.queries.pause(**asked)
     assert await rig.queries.list_acts() == []
+
+
+async def test_what_people_do_to_schedules_and_breakers_is_listed(rig: Rig) -> None:
+    schedules = ScheduleQueries(rig.store)
+    await rig.store.schedules.register("report", "* * * * *", "UTC", "once", "allow", START)
+    await schedules.pause("report", actor="ann", reason="month end")
+    await schedules.resume("report", actor="ann")
+    await schedules.run_now("report", actor="ann")
+    await schedules.remove("report", actor="ann")
+    await rig.queries.open_breaker("stripe", actor="ben", reason="their maintenance")
+    await rig.queries.close_breaker("stripe", actor="ben", reason="it is over")
+    # What a program does without naming a person is not listed.
+    await rig.queries.open_breaker("stripe")
+    told = [(a.act, a.subject, a.actor, a.reason) for a in await rig.queries.list_acts()]
+    assert told == [
+        ("close breaker", "stripe", "ben", "it is over"),
+        ("open breaker", "stripe", "ben", "their maintenance"),
+        ("remove schedule", "report", "ann", None),
+        ("run schedule", "report", "ann", None),
+        ("resume schedule", "report", "ann", None),
+        ("pause schedule", "report", "ann", "month end"),
+    ]

@@ -71,7 +71,12 @@ class RolesStore:
             remove=operator.schedules,
         )
         self.breakers: Any = Part(worker.breakers, all=reader.breakers, force=operator.breakers)
-        self.pauses: Any = Part(reader.pauses, pause=operator.pauses, resume=operator.pauses)
+        self.pauses: Any = Part(
+            reader.pauses,
+            pause=operator.pauses,
+            resume=operator.pauses,
+            record_act=operator.pauses,
+        )
 
     def fork(self, role: str) -> RolesStore:
         return self

@@ -61,7 +61,7 @@ MAY: dict[Role, frozenset[str]] = {
     Role.WORKER: ALL
     - {"requeue", "edit", "cancel", "delete", "schedule_pause", "schedule_remove", "prune"}
     - {"raise_priority", "clear_log", "clear_statistics", "delete_expired", "retention_write"}
-    - {"log", "history", "move", "pause", "resume", "acts"},
+    - {"log", "history", "move", "pause", "resume", "acts", "record_act"},
     Role.OPERATOR: ENQUEUING
     | OPEN
     | LOOKING
@@ -69,7 +69,8 @@ MAY: dict[Role, frozenset[str]] = {
     | WAITING
     | {"lock", "locked"}
     | {"requeue", "edit", "move", "cancel", "delete", "schedule_pause", "schedule_remove"}
-    | {"breaker_register", "breaker_write", "raise_priority", "pause", "resume"},
+    | {"breaker_register", "breaker_write", "raise_priority", "pause", "resume"}
+    | {"record_act"},
     Role.PRUNER: OPEN
     | {"prune", "uncounted"}
     | {"clear_log", "clear_statistics", "aggregate", "statistics", "timings", "uncounted_since"}

@@ -116,7 +116,7 @@ def close_breaker(ctx: typer.Context, name: _Name, as_json: _Json = False) -> No
     """Close a circuit breaker now, whoever or whatever opened it."""
 
     async def work(holdfast: Holdfast) -> Breaker:
-        return await holdfast.queries.close_breaker(name)
+        return await holdfast.queries.close_breaker(name, actor=actor())
 
     closed = _on(options_of(ctx), work)
     if as_json:

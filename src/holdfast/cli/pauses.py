@@ -1,4 +1,4 @@
-"""`holdfast pause`, `resume` and `pauses`: stop claiming jobs of a name, and go on."""
+"""`holdfast pause`, `resume`, `pauses`, and `acts`: who stopped what, and let it go on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.cli.connect import actor, on_holdfast, options_of
 from holdfast.cli.output import clean, line, moment, print_json, table
 from holdfast.cli.values import parse_duration, parse_instant
 from holdfast.errors import InvalidInput
-from holdfast.models import Pause
+from holdfast.models import Act, Pause
 
 _Name = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="An entrypoint or a table queue.")
@@ -34,6 +34,7 @@ def register(app: App) -> None:
     )(pause)
     app.command(rich_help_panel="Act", epilog=example("holdfast resume mail"))(resume)
     app.command(rich_help_panel="Look", epilog=example("holdfast pauses --json"))(pauses)
+    app.command(rich_help_panel="Look", epilog=example("holdfast acts --limit 20"))(acts)
 
 
 def pause(
@@ -102,6 +103,38 @@ def pauses(ctx: typer.Context, as_json: _Json = False) -> None:
         line("nothing is paused")
     else:
         print_pauses(found, now)
+
+
+def acts(
+    ctx: typer.Context,
+    limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 50,
+    as_json: _Json = False,
+) -> None:
+    """List who paused, resumed, ran or removed what, and opened or closed which breaker.
+
+    What people did to a job is in its own log: holdfast show ID.
+    """
+
+    async def look(holdfast: Holdfast) -> tuple[list[Act], datetime]:
+        return await holdfast.queries.list_acts(limit), await holdfast.queries.now()
+
+    found, now = on_holdfast(options_of(ctx), look)
+    if as_json:
+        print_json([each._asdict() for each in found])
+    elif not found:
+        line("nobody has paused, run or held open anything")
+    else:
+        rows: list[list[str | Text]] = [
+            [
+                moment(each.created, now),
+                each.act,
+                _named(each.subject),
+                each.actor or "",
+                each.reason or "",
+            ]
+            for each in found
+        ]
+        table(["when", "act", "of", "by", "reason"], rows)
 
 
 def print_pauses(found: list[Pause], now: datetime) -> None:

@@ -11,7 +11,7 @@ from rich.text import Text
 from holdfast.app import Holdfast
 from holdfast.cli.command import App, example
 from holdfast.cli.confirm import Yes, confirm
-from holdfast.cli.connect import Options, on_holdfast, options_of
+from holdfast.cli.connect import Options, actor, on_holdfast, options_of
 from holdfast.cli.output import clean, line, moment, print_json, table
 from holdfast.cli.records import schedule_record
 from holdfast.errors import InvalidInput
@@ -86,7 +86,7 @@ def pause(ctx: typer.Context, name: _Name) -> None:
     """Skip the ticks of a schedule until it is resumed."""
 
     async def work(holdfast: Holdfast) -> None:
-        await holdfast.schedules.pause(name)
+        await holdfast.schedules.pause(name, actor=actor())
 
     on_holdfast(options_of(ctx), work)
     line(clean(f"schedule {name} is paused"))
@@ -96,7 +96,7 @@ def resume(ctx: typer.Context, name: _Name) -> None:
     """Go on with the next tick from now."""
 
     async def work(holdfast: Holdfast) -> None:
-        await holdfast.schedules.resume(name)
+        await holdfast.schedules.resume(name, actor=actor())
 
     on_holdfast(options_of(ctx), work)
     line(clean(f"schedule {name} runs again"))
@@ -106,7 +106,7 @@ def run_now(ctx: typer.Context, name: _Name, as_json: _Json = False) -> None:
     """Enqueue a job of the schedule at once, besides its ticks."""
 
     async def work(holdfast: Holdfast) -> JobId:
-        return await holdfast.schedules.run_now(name)
+        return await holdfast.schedules.run_now(name, actor=actor())
 
     job_id = on_holdfast(options_of(ctx), work)
     if as_json:
@@ -122,7 +122,7 @@ def remove(ctx: typer.Context, name: _Name, yes: Yes = False) -> None:
         confirm(f"Remove schedule {name} in {options.describe()}?")
 
     async def work(holdfast: Holdfast) -> None:
-        await holdfast.schedules.remove(name)
+        await holdfast.schedules.remove(name, actor=actor())
 
     on_holdfast(options, work)
     line(clean(f"schedule {name} is removed"))

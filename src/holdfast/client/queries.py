@@ -614,18 +614,25 @@ class Queries:
         """Hold a circuit breaker open: its work waits until close_breaker()."""
         if faults := name_faults(name):
             raise InvalidInput(f"circuit breaker: {faults[0]}")
-        return await self._store.breakers.force(
-            name,
-            BreakerState.OPEN,
-            actor=check_text("actor", actor) or "unknown",
-            reason=check_text("reason", reason),
+        who, why = check_text("actor", actor), check_text("reason", reason)
+        held = await self._store.breakers.force(
+            name, BreakerState.OPEN, actor=who or "unknown", reason=why
         )
+        if who:
+            await self._store.pauses.record_act("open breaker", name, actor=who, reason=why)
+        return held
 
-    async def close_breaker(self, name: str) -> Breaker:
+    async def close_breaker(
+        self, name: str, *, actor: str | None = None, reason: str | None = None
+    ) -> Breaker:
         """Close a circuit breaker at once, whoever or whatever opened it."""
+        who, why = check_text("actor", actor), check_text("reason", reason)
         if name not in {breaker.name for breaker in await self._store.breakers.all()}:
             raise BreakerNotFound(name)
-        return await self._store.breakers.force(name, BreakerState.CLOSED, actor="", reason=None)
+        closed = await self._store.breakers.force(name, BreakerState.CLOSED, actor="", reason=None)
+        if who:
+            await self._store.pauses.record_act("close breaker", name, actor=who, reason=why)
+        return closed
 
     async def pause(
         self,
@@ -673,7 +680,7 @@ class Queries:
         return await self._store.pauses.all()
 
     async def list_acts(self, limit: int = 100) -> list[Act]:
-        """What people paused and resumed, newest first."""
+        """What people did to entrypoints, schedules and breakers, newest first."""
         return await self._store.pauses.acts(_positive("limit", limit))
 
     async def list_workers(self) -> list[WorkerInfo]:

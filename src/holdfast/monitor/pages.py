@@ -11,7 +11,7 @@ from hashlib import blake2b
 from holdfast.breaker import Breaker
 from holdfast.histogram import Histogram
 from holdfast.lifecycle import Status
-from holdfast.models import LogEntry, Pause, Progress, Schedule, WorkerInfo
+from holdfast.models import Act, LogEntry, Pause, Progress, Schedule, WorkerInfo
 from holdfast.monitor.fingerprint import pattern, split
 from holdfast.monitor.reader import Look
 from holdfast.settings import WorkerSettings
@@ -162,6 +162,11 @@ async def pauses(look: Look) -> list[Pause]:
 def paused(found: Iterable[Pause], name: str) -> Pause | None:
     """The pause that keeps jobs of this name from being claimed."""
     return next((pause for pause in found if pause.covers(name)), None)
+
+
+async def acts(look: Look, limit: int) -> list[Act]:
+    """What people did to entrypoints, schedules and breakers, newest first."""
+    return [Act(*row) for row in await look.run("acts", limit=limit)]
 
 
 async def schedules(look: Look) -> list[Schedule]:

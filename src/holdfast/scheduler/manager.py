@@ -197,25 +197,45 @@ class ScheduleQueries:
     async def list(self) -> list[Schedule]:
         return await self._store.schedules.all()
 
-    async def pause(self, name: str) -> None:
-        """No tick becomes a job until it is resumed; ticks in between are skipped."""
-        await self._set_paused(name, True, None)
+    async def pause(
+        self, name: str, *, actor: str | None = None, reason: str | None = None
+    ) -> None:
+        """No tick becomes a job until it is resumed; ticks in between are skipped.
 
-    async def resume(self, name: str) -> None:
+        With an `actor`, here and below, `Queries.list_acts()` says who did it and why.
+        """
+        await self._set_paused(name, True, None)
+        await self._record("pause schedule", name, actor, reason)
+
+    async def resume(
+        self, name: str, *, actor: str | None = None, reason: str | None = None
+    ) -> None:
         """Go on with the next tick from now."""
         schedule = await self._get(name)
         cron = Cron.parse(schedule.expression, schedule.timezone)
         await self._set_paused(name, False, cron.after(await self._store.jobs.now()))
+        await self._record("resume schedule", name, actor, reason)
 
-    async def run_now(self, name: str) -> JobId:
+    async def run_now(
+        self, name: str, *, actor: str | None = None, reason: str | None = None
+    ) -> JobId:
         """Enqueue a job of the schedule at once, besides its ticks."""
         schedule = await self._get(name)
-        return await self._store.schedules.trigger(schedule, await self._store.jobs.now())
+        job_id = await self._store.schedules.trigger(schedule, await self._store.jobs.now())
+        await self._record("run schedule", name, actor, reason)
+        return job_id
 
-    async def remove(self, name: str) -> None:
+    async def remove(
+        self, name: str, *, actor: str | None = None, reason: str | None = None
+    ) -> None:
         """Delete the schedule; a worker that declares it writes it again when it starts."""
         if not await self._store.schedules.remove(name):
             raise _unknown(name)
+        await self._record("remove schedule", name, actor, reason)
+
+    async def _record(self, act: str, name: str, actor: str | None, reason: str | None) -> None:
+        if actor is not None:
+            await self._store.pauses.record_act(act, name, actor=actor, reason=reason)
 
     async def _set_paused(self, name: str, paused: bool, next_run: datetime | None) -> None:
         if not await self._store.schedules.set_paused(name, paused, next_run):

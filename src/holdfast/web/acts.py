@@ -162,16 +162,17 @@ async def _enqueue(asked: Asked) -> str:
 
 
 async def _schedule(asked: Asked) -> str:
-    name, schedules = asked.name(), asked.site.hf.schedules
+    name, actor, schedules = asked.name(), asked.actor, asked.site.hf.schedules
     match asked.form.get("do"):
         case "pause":
-            await schedules.pause(name)
+            await schedules.pause(name, actor=actor)
             return f"Schedule {name} is paused."
         case "resume":
-            await schedules.resume(name)
+            await schedules.resume(name, actor=actor)
             return f"Schedule {name} goes on with its next tick."
         case _:
-            return f"Job {await schedules.run_now(name)} of schedule {name} enqueued."
+            job_id = await schedules.run_now(name, actor=actor)
+            return f"Job {job_id} of schedule {name} enqueued."
 
 
 _FOR = {"1h": timedelta(hours=1), "1d": timedelta(days=1)}
@@ -202,7 +203,7 @@ async def _breaker(asked: Asked) -> str:
     if asked.form.get("do") == "open":
         await queries.open_breaker(name, actor=asked.actor, reason=asked.reason)
         return f"Breaker {name} is held open."
-    await queries.close_breaker(name)
+    await queries.close_breaker(name, actor=asked.actor)
     return f"Breaker {name} is closed."
 
 
@@ -213,8 +214,13 @@ async def _release(asked: Asked) -> str:
 
 
 async def _stop(asked: Asked) -> str:
-    stopped = asked.site.errands.stop(_id(asked.form.get("number", "")))
-    return "Stopped. Jobs that were not reached stay held." if stopped else "It has ended already."
+    stopped = asked.site.errands.stop(_id(asked.form.get("number", "")), asked.actor)
+    if stopped is None:
+        return "It has ended already."
+    await asked.site.hf.store.pauses.record_act(
+        "stop requeue", _jobs(stopped.total), actor=asked.actor, reason=asked.reason
+    )
+    return "Stopped. Jobs that were not reached stay held."
 
 
 ACTS = (

@@ -81,13 +81,14 @@ class Errands:
             _log.warning("a bulk requeue of %s ended early: %s", errand.actor, error)
             errand.fault = str(error)
 
-    def stop(self, number: int) -> bool:
+    def stop(self, number: int, actor: str) -> Errand | None:
+        """End an errand before its time. Return None if it has ended already."""
         for errand in self._errands:
             if errand.number == number and errand.task is not None and errand.runs:
                 errand.task.cancel()
-                errand.fault = "stopped"
-                return True
-        return False
+                errand.fault = f"stopped by {actor}"
+                return errand
+        return None
 
     def close(self) -> None:
         for errand in self._errands:

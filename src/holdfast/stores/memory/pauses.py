@@ -47,5 +47,8 @@ class MemoryPauses:
     async def acts(self, limit: int) -> list[Act]:
         return self._acts[: -limit - 1 : -1]
 
+    async def record_act(self, act: str, subject: str, *, actor: str, reason: str | None) -> None:
+        self._log(act, subject, actor, reason)
+
     def _log(self, act: str, name: str, actor: str | None, reason: str | None) -> None:
         self._acts.append(Act(len(self._acts) + 1, self._state.now(), act, name, actor, reason))

@@ -22,7 +22,7 @@ _ABSENT_SECONDS = 60.0
 """How long a worker of table queues relies on the table of pauses not being there."""
 
 _ABSENT = ("42P01", "3F000", "42501")
-"""No such table, no such schema, no privilege: nothing can be paused."""
+"""No such table, no such schema, no privilege: nothing can be paused, no act be listed."""
 
 
 class PostgresPauses:
@@ -58,6 +58,15 @@ class PostgresPauses:
 
     async def acts(self, limit: int) -> list[Act]:
         return [Act(*row) for row in await self._runner.run("acts", limit=limit)]
+
+    async def record_act(self, act: str, subject: str, *, actor: str, reason: str | None) -> None:
+        values = {"act": act, "subject": subject, "actor": actor, "reason": reason}
+        try:
+            await self._runner.run("record_act", **values)
+        except DatabaseError as error:
+            # Breakers can be installed without the other tables, and a worker may open one too.
+            if error.sqlstate not in _ABSENT:
+                raise
 
 
 class PauseView:

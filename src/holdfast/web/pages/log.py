@@ -11,6 +11,7 @@ from holdfast.web.pages.jobs import mark, place, state
 from holdfast.web.visit import Page, Visit
 
 _ROWS = 100
+_ACTS = 20
 _TRIES = 4
 """Stretches of the log that are read before the page says that it found nothing so far."""
 
@@ -46,6 +47,7 @@ async def load(visit: Visit) -> dict[str, Any]:
         "states": [(SPOKEN[status], status) for status in Status if status is not Status.PICKED],
         "status": state(visit.params),
         "by_person": by_person,
+        "acts": await pages.acts(visit.look, _ACTS) if by_person else [],
         "sentence": ("Every lease that ended, and what people did.", ""),
     }
 
