@@ -75,9 +75,9 @@ class HoldfastOptions(TypedDict, total=False):
     """The options of Holdfast, whichever way one is made."""
 
     prefix: str
-    """What the names of its tables begin with."""
+    """The prefix of its tables' names."""
     schema: str | None
-    """Where its tables are; None means the connection's search_path."""
+    """The schema of its tables. None means the connection's search_path."""
     resources: MutableMapping[Any, Any] | None
     """Passed to every handler in its Context."""
     notify: bool
@@ -120,11 +120,12 @@ class Holdfast(TaskMethods):
         self._without: tuple[str, ...] = ()
         self._tables: dict[str, TableQueue] = {}
         self._warned: set[str] = set()
-        """What was warned of about tables: once is enough, though several look at them."""
+        """Warnings about tables that were logged. Each is logged once, though several stores look
+        at them."""
         self._telemetry: Telemetry | None = None
         self.observers = Observers()
         self.resources = {} if resources is None else resources
-        """The caller's own mapping, which every handler gets: what one puts in, all others see."""
+        """The caller's own mapping, shared by all handlers."""
         self.shutdown = asyncio.Event()
         """Setting it begins the graceful stop of run()."""
         self._place: str | None = getattr(driver, "place", None)
@@ -197,7 +198,7 @@ class Holdfast(TaskMethods):
         return new
 
     _connect: Callable[..., Driver]
-    """Opens the driver again, or one for a server that was started."""
+    """Opens the driver again, or opens one for a server that was started."""
 
     @classmethod
     def in_memory(cls, **options: Unpack[HoldfastOptions]) -> Self:
@@ -231,14 +232,15 @@ class Holdfast(TaskMethods):
 
     @property
     def place(self) -> str | None:
-        """Where it works, in words without a password; None where only the caller knows."""
+        """The server and database in words, without a password. None where only the caller knows
+        them."""
         if self._embedded is not None:
             return f"embedded database {self._embedded}"
         return self._place
 
     @property
     def names(self) -> Names:
-        """What its tables are called."""
+        """The prefix and schema of its tables."""
         return self._names
 
     async def __aenter__(self) -> Self:
@@ -369,8 +371,8 @@ class Holdfast(TaskMethods):
     ) -> Callable[[Handler], Handler]:
         """Register a handler that is run at every tick of a cron expression.
 
-        Each tick is a job of the entrypoint `name`; `options` are those of `entrypoint`, but that
-        the handler cannot run in another process.
+        Each tick is a job of the entrypoint `name`. `options` are those of `entrypoint`, except
+        that the handler cannot run in another process.
         """
         factory = options.pop("executor_factory", None)
         if options.get("executor") == "process":
@@ -434,7 +436,7 @@ class Holdfast(TaskMethods):
         return dict(self._tables)
 
     def observe(self, observer: Observer) -> None:
-        """Tell an observer about claims and outcomes."""
+        """Notify an observer of claims and outcomes."""
         self.observers.subscribe(observer)
 
     def instrument(self, telemetry: Telemetry) -> None:
@@ -570,7 +572,8 @@ class Holdfast(TaskMethods):
             )
 
     async def wait_for_connection(self) -> bool:
-        """Wait while the server has no free connection. False when `shutdown` was set meanwhile."""
+        """Wait while the server has no free connection. Return False when `shutdown` was set
+        meanwhile."""
         pause, log = _FIRST_ADMISSION_PAUSE_SECONDS, RepeatedLog(logger)
         while True:
             try:
@@ -593,8 +596,8 @@ class Holdfast(TaskMethods):
         return gauging(self.work_store(), self._telemetry)
 
     def serve(self, *, only: Collection[str] = (), without: Collection[str] = ()) -> None:
-        """Serve some entrypoints only, from the next run() on: those of `only`, or all, less those
-        of `without`."""
+        """Serve only the entrypoints of `only`, or all, without those of `without`, from the next
+        run() on."""
         self._registry.narrowed(only, without)
         self._only, self._without = tuple(only), tuple(without)
 
@@ -612,7 +615,7 @@ class Holdfast(TaskMethods):
         return served.wrapped(lambda executor: telemetry.traced(executor, worker))
 
     def work_store(self) -> Store:
-        """What run() serves: our own table, the users', or both."""
+        """The store that run() serves: our own table, the users' tables, or both."""
         if not self._tables:
             return self.store
         clock = self._clock or SystemClock()

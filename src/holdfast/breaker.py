@@ -55,7 +55,7 @@ class BreakerPolicy:
     probes: int = 1
     """How many jobs may try the dependency at once when the cooldown is over."""
     probe_lease: timedelta = timedelta(seconds=60)
-    """After that long without an outcome a probe counts for dead: longer than a job takes."""
+    """A probe without an outcome counts as dead after this time. Jobs must be shorter."""
     ignore: tuple[type[BaseException], ...] = ()
     """Errors that say nothing about the dependency: neither a failure nor a success."""
 
@@ -115,7 +115,7 @@ class Breaker:
     probes: tuple[datetime, ...]
     """When each permit that is out expires."""
     actor: str | None
-    """Who holds it open by hand: then it does not try again by itself."""
+    """The person who holds it open. It then does not try again by itself."""
     reason: str | None
     updated: datetime
 
@@ -129,7 +129,7 @@ class Breaker:
 
     @property
     def tries_again_at(self) -> datetime | None:
-        """When the cooldown ends; None unless it is open and nobody holds it so."""
+        """When the cooldown ends. None unless it is open and nobody holds it open."""
         if self.state is not BreakerState.OPEN or self.forced or self.opened_at is None:
             return None
         return self.opened_at + self.cooldown
@@ -137,20 +137,20 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What may be claimed now, and the generation to stamp on it."""
+    """The number of jobs that may be claimed now, and the generation that their outcomes carry."""
 
     generation: int
     allowance: int | None
-    """How many jobs; None: any number, the breaker is closed."""
+    """The number of jobs. None means unlimited, because the breaker is closed."""
     expires: datetime | None = None
-    """When the permits just granted expire: what return_permits() knows them by."""
+    """When the permits just granted expire. return_permits() identifies them by it."""
     wait: timedelta | None = None
-    """How long until the answer changes by itself; None: it does not."""
+    """Time until the answer changes by itself. None means that it does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """Outcomes of one generation in the order in which the handlers ended; True: success."""
+    """Outcomes of one generation, in the order in which the handlers ended. True means success."""
 
     policy: BreakerPolicy
     generation: int
@@ -160,7 +160,8 @@ class Verdicts:
 def admit(
     breaker: Breaker, policy: BreakerPolicy, now: datetime, wanted: int
 ) -> tuple[Breaker, Admission]:
-    """Let up to `wanted` jobs through. Permits are granted here, so what is returned is stored."""
+    """Let up to `wanted` jobs through. It grants permits, so the breaker that is returned is
+    stored."""
     if breaker.state is BreakerState.CLOSED:
         return breaker, Admission(breaker.generation, None)
     if breaker.state is BreakerState.OPEN:
@@ -181,7 +182,7 @@ def _probe(
     room = policy.probes - len(live)
     granted = max(0, min(wanted, room))
     if not granted:
-        # Who only looked may ask for what is left.
+        # A caller that wanted no permits may ask at once for those that are left.
         wait = _NONE if room > 0 else min(live) - now
         return breaker, Admission(breaker.generation, 0, wait=wait)
     expires = now + policy.probe_lease
@@ -213,7 +214,7 @@ def record(
     verdicts: Sequence[bool],
     now: datetime,
 ) -> Breaker:
-    """Count outcomes in their order; what follows a change of state is of a past generation."""
+    """Count outcomes in their order. Those after a change of state are of a past generation."""
     after = breaker
     for succeeded in verdicts:
         if after.generation != generation:
@@ -246,7 +247,7 @@ def _count(breaker: Breaker, policy: BreakerPolicy, succeeded: bool, now: dateti
 def force(
     breaker: Breaker, state: BreakerState, actor: str, reason: str | None, now: datetime
 ) -> Breaker:
-    """What a person asks for: hold it open until it is closed by hand, or close it now."""
+    """Change the state by hand: open until it is closed by hand, or closed now."""
     if state is BreakerState.OPEN:
         held = breaker if breaker.state is state else _open(breaker, _NONE, now)
         return replace(held, cooldown=_NONE, actor=actor, reason=reason, updated=now)

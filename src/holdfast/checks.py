@@ -35,5 +35,5 @@ def unstorable_fault(what: str, text: str) -> str | None:
 
 
 def faults(*found: str | None) -> list[str]:
-    """Those of the checks that found one."""
+    """Return the faults that the checks found."""
     return [fault for fault in found if fault]

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the stores ask for the time; None means: the database's own clock."""
+    """The clock of a store. None means the database's own clock."""
 
     def now(self) -> datetime | None: ...
 

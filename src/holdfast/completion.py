@@ -1,4 +1,4 @@
-"""`CompletionWatcher` under the path that PgQueuer's users know."""
+"""`CompletionWatcher` under PgQueuer's path."""
 
 from holdfast.client.completion import CompletionWatcher
 

@@ -1,4 +1,4 @@
-"""The drivers to wrap a connection of your own in, under the path that PgQueuer's users know."""
+"""Drivers around a caller's own connection, under PgQueuer's path."""
 
 from __future__ import annotations
 

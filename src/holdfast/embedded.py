@@ -1,6 +1,6 @@
 """PostgreSQL from a Python package: kept in a directory, shared, stopped with its last user.
 
-Who uses it is told by file locks: the kernel frees those of a killed process.
+Its users hold file locks. The kernel frees the locks of a killed process.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Account(NamedTuple):
 
 
 def binaries(version: int | None = None) -> Path:
-    """Where the package keeps initdb, pg_ctl and postgres; the newest version unless told."""
+    """The directory of initdb, pg_ctl and postgres, by default those of the newest version."""
     carried: dict[int, Path] = _package().POSTGRES_VERSIONS
     version = version or max(carried)
     if version not in carried:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TracebackRecord:
-    """What went wrong, as stored in the log's `traceback` column."""
+    """An error as it is stored in the log's `traceback` column."""
 
     exception_type: str
     exception_message: str
@@ -95,12 +95,12 @@ class WrongEventLoop(HoldfastError):
 
 
 class ResultError(HoldfastError):
-    """The job has no result to be had."""
+    """The job has no result."""
 
     def __init__(self, job_id: int, message: str, record: TracebackRecord | None = None) -> None:
         self.job_id = job_id
         self.record = record
-        """What went wrong, with its traceback; None where nothing was recorded."""
+        """The error with its traceback. None where none was recorded."""
         super().__init__(message)
 
 
@@ -125,7 +125,7 @@ class ResultMissing(ResultError):
 
 
 class CarrierError(InvalidInput):
-    """What `.on()` was given cannot be joined; nothing was sent."""
+    """`.on()` was given an object that cannot be joined; nothing was sent."""
 
 
 class NoTransaction(CarrierError):
@@ -216,7 +216,7 @@ class SchemaTooNew(SchemaError):
 
 
 class MissingDependency(HoldfastError):
-    """An optional package is needed for what was asked."""
+    """An optional package is not installed."""
 
 
 class DatabaseError(HoldfastError):
@@ -233,7 +233,7 @@ class DatabaseError(HoldfastError):
 
     @property
     def locked(self) -> bool:
-        """Somebody else had what it needs, for longer than it was to wait."""
+        """Another session held a lock or a resource for longer than the statement was to wait."""
         return self.sqlstate == "55P03"
 
 
@@ -244,7 +244,8 @@ class PrivilegeMissing(DatabaseError):
         self.denied = denied
         """In the server's words."""
         self.role = role
-        """Whose privileges it takes, as `holdfast sql grants` names them; empty: the owner's."""
+        """The role whose privileges it takes, by its name in `holdfast sql grants`. Empty means the
+        owner."""
         if role:
             way = f"it takes the privileges of the {role}: have the owner of the tables"
         else:
@@ -261,7 +262,7 @@ class UnreadableReply(DatabaseError):
 
     def __init__(self, kind: str, column: str | None = None) -> None:
         self.kind = kind
-        """The name of the exception. Its message stays out: it may quote the value."""
+        """The name of the exception. Its message is left out, because it may quote the value."""
         self.column = column
         where = "the reply" if column is None else f"column {column!r}"
         super().__init__(f"{where} holds a value that Python cannot read ({kind})")
@@ -296,7 +297,7 @@ class HandlerExit(HoldfastError):
 
 
 class RetryException(HoldfastError):
-    """The root of what a handler raises to be run again."""
+    """The root of the exceptions that a handler raises to be run again."""
 
 
 class RetryRequested(RetryException):

@@ -1,4 +1,4 @@
-"""What a worker tells its observers. Instrumentation subscribes here and stays out of the work."""
+"""The events of a worker. Instrumentation subscribes here and stays out of the work."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Claimed:
 
 
 Run = tuple["Job", "Outcome", float]
-"""A job, what became of it, and how many seconds its handler ran. Of all that could hold them a
-plain tuple is made fastest, and there is one for each job."""
+"""A job, its outcome, and how many seconds its handler ran. A plain tuple, because there is one for
+each job and nothing is made faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The outcomes are in the database: all that were written together."""
+    """The outcomes that were written together are in the database."""
 
     worker: str
     runs: Sequence[Run]
@@ -39,7 +39,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The outcome changed nothing: the lease was somebody else's."""
+    """The outcome changed nothing, because another worker holds the lease."""
 
     worker: str
     job: Job
@@ -100,12 +100,12 @@ class Telemetry(Observer, Protocol):
         oldest: Mapping[str, float],
         breakers: Mapping[str, str],
     ) -> None:
-        """What the gauges show until the next look: (queue, status, count), ages, states."""
+        """The values of the gauges until the next look: (queue, status, count), ages, states."""
         ...
 
 
 class Observers:
-    """Tells every subscriber; one that raises is reported and does not disturb the work."""
+    """Notifies every subscriber. One that raises is logged and does not disturb the work."""
 
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
         self._observers = list(observers)

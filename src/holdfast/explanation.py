@@ -80,7 +80,7 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What stands between a queued job and its claim."""
+    """The facts between a queued job and its claim."""
 
     before: int = 0
     """Jobs of its entrypoint that come first, counted up to MOST_COUNTED."""
@@ -91,7 +91,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that an explanation is made from, read at one time."""
+    """The facts that an explanation is made from, read at one time."""
 
     now: datetime
     job_id: int
@@ -101,7 +101,7 @@ class Facts:
     pauses: Sequence[Pause] = ()
     breakers: Sequence[Breaker] = ()
     behind_breaker: Mapping[str, str] = field(default_factory=dict)
-    """The breaker of each entrypoint, as far as the asking program has registered them."""
+    """The breaker of each entrypoint that the asking program has registered."""
     entrypoints: Sequence[str] = ()
     surroundings: Surroundings = Surroundings()
 
@@ -339,7 +339,7 @@ _QUEUED: tuple[Reason, ...] = (
     _behind,
     _due,
 )
-"""What no waiting changes comes first."""
+"""Reasons that no waiting changes come first."""
 
 
 def nearest(name: str, known: Iterable[str]) -> Iterator[str]:

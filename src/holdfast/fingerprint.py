@@ -9,9 +9,10 @@ _BYTES = 6
 """Two of ten thousand kinds of errors share a mark with a chance of 1 in 5 million."""
 
 _LONGEST_MESSAGE = 400
-"""Characters. What tells errors apart comes first, and a long message is slow to read."""
+"""Characters. Errors differ near the beginning, and a long message is slow to read."""
 
-# What differs between two failures of one kind. Quoted values come first: they may hold the others.
+# Values that differ between two failures of one kind. Quoted values come first, because they may
+# contain the others.
 _VARYING = re.compile(
     r"'[^'\n]*'|\"[^\"\n]*\""
     r"|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"

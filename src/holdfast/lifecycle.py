@@ -34,7 +34,7 @@ ACTIVE = (Status.QUEUED, Status.PICKED)
 
 
 class Verb(StrEnum):
-    """What can happen to a job: the same word in Python, SQL, events, command and docs."""
+    """The verbs of a job: the same word in Python, SQL, events, command and docs."""
 
     ENQUEUE = "enqueue"
     CLAIM = "claim"
@@ -54,7 +54,7 @@ class Verb(StrEnum):
 
 
 class Guard(Enum):
-    """What must be true of the row, at the moment its lock is held, for a transition to happen."""
+    """Conditions on the row, checked while its lock is held."""
 
     OWNED = "the token is the row's"
     DUE = "execute_after has passed"
@@ -73,7 +73,7 @@ class Guard(Enum):
 
 
 class Effect(Enum):
-    """What a transition writes besides the status."""
+    """The columns that a transition writes besides the status."""
 
     TAKE_LEASE = "new claim_token, claimed_by, claimed_at, lease, heartbeat now"
     RENEW_LEASE = "heartbeat now"
@@ -134,7 +134,7 @@ SPOKEN: dict[Status, str] = {
     Status.CANCELED: "canceled",
     Status.DELETED: "deleted",
 }
-"""What people read for a state. SQL and the API keep the state's own word."""
+"""The words for a state in texts for people. SQL and the API keep the state's own word."""
 
 LIFECYCLE: tuple[Transition, ...] = (
     Transition(Verb.ENQUEUE, (), _Q, (_G.KEY_FREE,), (_E.RESET_COUNTERS,), logged=False),
@@ -255,8 +255,8 @@ RETIRE_UNCLAIMABLE = TRANSITIONS["retire:unclaimable"]
 MOVE_WAITING = TRANSITIONS["move:waiting"]
 MOVE_LEASED = TRANSITIONS["move:leased"]
 MOVE_HELD = TRANSITIONS["move:held"]
-"""What an operator does to a job in each live state. The job is queued again, under the same name
-or another. A lease that is not stale ends only where the operator says so."""
+"""The transitions by which an operator queues a job again, under the same name or another, one for
+each live state. A lease that is not stale ends only where the operator says so."""
 
 
 def mermaid() -> str:

@@ -26,7 +26,7 @@ Headers = Mapping[str, Any]
 OnConflict = Literal["raise", "skip"]
 """What a store does about a taken dedupe key."""
 EnqueueConflict = Literal["raise", "skip", "update_priority"]
-"""What a caller may ask for; raising a priority takes a statement of its own."""
+"""The choices of a caller. Raising a priority takes a statement of its own."""
 OnFailure = Literal["delete", "hold"]
 
 
@@ -112,7 +112,7 @@ class ClaimRule:
 
 
 class LeaseKey(NamedTuple):
-    """The identity of a lease: what every later write about the claim must name."""
+    """The identity of a lease. Every later write about the claim names it."""
 
     id: JobId
     token: UUID
@@ -122,19 +122,19 @@ class LeaseKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """What a task returned, as it is kept beside the log."""
+    """The return value of a task, kept beside the log."""
 
     value: str | None
     """JSON; None where it could not be stored."""
     keep: timedelta = timedelta(0)
     """For how long it is to be kept."""
     error: str | None = None
-    """Why there is no value."""
+    """The reason why there is no value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job is, as its handler last said."""
+    """The progress of a job, as its handler last reported it."""
 
     fraction: float
     """From 0 to 1."""
@@ -148,7 +148,7 @@ class Succeeded:
     """The handler returned."""
 
     result: StoredResult | None = None
-    """Only of a task that stores its results."""
+    """Only tasks that store their results have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """Another worker has the lease, or the job was cancelled: there is nothing to write."""
+    """Another worker has the lease, or the job was cancelled. Nothing is written."""
 
     reason: str
 
@@ -204,7 +204,7 @@ class Change(NamedTuple):
     reason: str | None = None
     traceback: TracebackRecord | None = None
     max_attempts: int | None = None
-    """The entrypoint's cap, for a row that has none of its own. None: no cap."""
+    """The entrypoint's cap, for a row that has none of its own. None means no cap."""
     result: StoredResult | None = None
     """Written in the statement that ends the lease. The changes of one call all have one, or none
     has."""
@@ -223,7 +223,7 @@ def error_fingerprint(error: str | None, traceback: TracebackRecord | None) -> s
 
 
 class ProgressNote(NamedTuple):
-    """What the holder of a lease says of its job's progress."""
+    """The progress that the holder of a lease reports."""
 
     key: LeaseKey
     progress: Progress
@@ -231,12 +231,13 @@ class ProgressNote(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a sweep did about leases whose worker is gone."""
+    """The jobs that a sweep recovered or retired."""
 
     recovered: tuple[JobId, ...] = ()
     retired: tuple[JobId, ...] = ()
     excused: tuple[JobId, ...] = ()
-    """Those of `recovered` that followed an outage of the database, so no recovery was counted."""
+    """Those of `recovered` whose leases expired in an outage of the database. No recovery was
+    counted for them."""
     recovered_by_queue: Mapping[str, int] = field(default_factory=dict, compare=False)
     """The number of recovered jobs by entrypoint."""
     retired_by_queue: Mapping[str, int] = field(default_factory=dict, compare=False)
@@ -257,7 +258,7 @@ class RecoveredWaiting:
 
 
 UPKEEP = "upkeep"
-"""The duty of doing what one worker does for all."""
+"""A duty that one worker does for all, such as the upkeep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +266,7 @@ class Duty:
     """Whether a worker has a duty, as the store last said."""
 
     token: UUID
-    """What the statements of the holder name."""
+    """The token that the statements of the holder name."""
     held: bool
     workers: int = 0
     """Workers that are alive."""
@@ -277,18 +278,18 @@ class Duty:
 
 @dataclass(frozen=True, slots=True)
 class Lookout:
-    """What is due although workers sleep."""
+    """Jobs that are due although workers sleep."""
 
     overdue: Sequence[str] = ()
     """Entrypoints with jobs that nobody has claimed."""
     recovered: bool = False
-    """Such a job is one that a worker died with."""
+    """Whether a job is due that a worker died with."""
     next_due: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HeldFilter:
-    """Which held jobs are meant; what is not given does not restrict."""
+    """A filter of held jobs. A field that is None does not restrict."""
 
     entrypoint: str | None = None
     error: str | None = None
@@ -300,7 +301,7 @@ class HeldFilter:
 
 
 class Requeued(enum.StrEnum):
-    """What became of one id of a requeue."""
+    """The outcome of one id of a requeue."""
 
     REQUEUED = "requeued"
     KEY_TAKEN = "key_taken"
@@ -309,7 +310,7 @@ class Requeued(enum.StrEnum):
 
 
 class Moved(enum.StrEnum):
-    """What became of one id of a move."""
+    """The outcome of one id of a move."""
 
     MOVED = "moved"
     LEASED = "leased"
@@ -319,7 +320,7 @@ class Moved(enum.StrEnum):
 
 
 class LogEntry(NamedTuple):
-    """A row of the log: the end of a lease, or what an operator did."""
+    """A row of the log: the end of a lease, or an act of an operator."""
 
     id: int
     job_id: JobId
@@ -440,7 +441,7 @@ class Pause(NamedTuple):
 
 
 class Act(NamedTuple):
-    """What a person did that concerns no single job."""
+    """An act of a person that concerns no single job."""
 
     id: int
     created: datetime
@@ -469,7 +470,7 @@ class Schedule(NamedTuple):
 
     @property
     def entrypoint(self) -> str:
-        """The entrypoint of the jobs its ticks become: its name."""
+        """The entrypoint of the jobs of its ticks, which is its name."""
         return self.name
 
 
@@ -540,7 +541,7 @@ class Transactions(Protocol):
 
 
 class _Done:
-    """Something to await that is done."""
+    """An awaitable that is done."""
 
     def __await__(self) -> Generator[Any, Any, None]:
         return
@@ -552,13 +553,13 @@ _DONE = _Done()
 
 @dataclass(slots=True)
 class Context:
-    """What a handler with `accepts_context=True` gets besides its job."""
+    """The second argument of a handler with `accepts_context=True`."""
 
     job: Job
     resources: MutableMapping[Any, Any]
     cancellation: Cancellation = field(default_factory=Cancellation)
     report: Callable[[float, str | None], None] | None = field(default=None, repr=False)
-    """Where progress goes; None where nobody reads it."""
+    """Where the handler's progress goes. None where nobody reads it."""
     result: StoredResult | None = field(default=None, init=False, repr=False)
     """Set by the executor of a task that stores its results."""
     stores_result: bool = field(default=False, init=False, repr=False)
@@ -568,7 +569,7 @@ class Context:
     uncommitted: HandlerTransaction | None = field(default=None, init=False, repr=False)
     """A transaction whose block was left, and which is committed with the result."""
     settled: Outcome | None = field(default=None, init=False, repr=False)
-    """What the handler's transaction has made of the job."""
+    """The outcome of the handler's transaction."""
 
     def transaction(
         self, target: object = None, *, keep_on_retry: bool = False
@@ -613,12 +614,12 @@ class Context:
 class Executor(Protocol):
     """Runs a handler. It raises what the handler raises, and never sees a store.
 
-    What wraps an executor has the same, and answers for what it wraps.
+    An executor that wraps another has the same properties, and answers for the one inside.
     """
 
     @property
     def capacity(self) -> int:
-        """How many jobs run at once in this process, and are claimed for it; 0: no such bound."""
+        """How many jobs run at once in this process, and are claimed for it. 0 means unlimited."""
         ...
 
     @property
@@ -628,7 +629,7 @@ class Executor(Protocol):
 
     @property
     def written_retries(self) -> int | None:
-        """After how many retries it gives up, if one was given."""
+        """The number of retries after which it gives up, if one was given."""
         ...
 
     async def execute(self, job: Job, context: Context) -> None: ...
@@ -639,7 +640,7 @@ UNTRUSTED = "lease could not be renewed"
 CANCELED = "canceled"
 SHUTDOWN = "shutdown"
 TIMED_OUT = "timed out"
-"""Why a running handler was asked to stop."""
+"""The reason why a running handler was asked to stop."""
 
 NOT_STARTED = "not started"
-"""Why a job is released whose handler was never called."""
+"""The reason in the log of a job that is released before its handler was called."""

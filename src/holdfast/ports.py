@@ -1,4 +1,4 @@
-"""What the engine asks of a store, and of an executor. Two stores answer: memory and PostgreSQL."""
+"""The protocols between the engine and a store, which memory and PostgreSQL implement."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Leases(Protocol):
     ) -> list[Job]:
         """Lease up to `limit` due jobs of these entrypoints to `worker`, each with a new token.
 
-        Of an entrypoint no more than its want has room for; what is taken is counted down there.
-        Jobs that a worker died with are left to `claim_recovered`.
-        Jobs come back picked; one that had no attempts left comes back failed: it was retired on
-        the way and must not be run. `sweep` asks for a look everywhere, whatever it costs; without
-        it a store may look only where it expects work, and `next_due` says when it will do more.
+        It takes no more jobs of an entrypoint than its rule has capacity for, and reduces that
+        capacity. Jobs that a worker died with are left to `claim_recovered`. A job that had no
+        attempts left comes back failed: it was retired by the claim and must not be run. All others
+        come back picked. `sweep` asks for a scan of everything, whatever it costs. Without it a
+        store may read only where it expects work, and `next_due` says when it will read more.
         """
         ...
 
@@ -74,22 +74,22 @@ class Leases(Protocol):
 
     @property
     def suspect_group(self) -> int:
-        """How many suspects the next claim may take together: all that the worker then holds.
+        """How many suspects the next claim may take together, as the only leases of the worker.
 
         More than one only where the store can tell a suspect that ran alone from one of a group.
         """
         ...
 
     async def recovered_waiting(self, rules: Sequence[ClaimRule]) -> RecoveredWaiting:
-        """Whether `claim_recovered` would find a job, and when; one cheap statement."""
+        """Return when `claim_recovered` may find a job. It takes one cheap statement."""
         ...
 
     async def next_due(self, rules: Sequence[ClaimRule]) -> timedelta | None:
-        """How long until a claim may find something that the last one did not; None: unknown."""
+        """Return the time until a claim may find more than the last one. None means unknown."""
         ...
 
     async def renew(self, held: Sequence[LeaseKey]) -> set[LeaseKey]:
-        """Move the heartbeats; the leases returned are still owned, all others are lost."""
+        """Move the heartbeats. Return the leases that are still owned; all others are lost."""
         ...
 
     async def change(self, transition: Transition, changes: Sequence[Change]) -> list[LeaseKey]:
@@ -106,18 +106,19 @@ class Leases(Protocol):
         ...
 
     async def locked(self, held: Sequence[LeaseKey]) -> set[LeaseKey]:
-        """Those whose rows another transaction has locked: `renew` and `change` do not wait.
+        """Return the leases whose rows another transaction has locked.
 
-        Both fail with an error that is `locked` instead, and nothing of the call is done.
+        `renew` and `change` do not wait for such rows: they change nothing and fail with an error
+        that is `locked`.
         """
         ...
 
     async def recall(self) -> None:
-        """Release what claims took whose replies never came."""
+        """Release the jobs of claims whose replies never came."""
         ...
 
     async def delete_claims(self, tokens: Sequence[UUID]) -> None:
-        """Drop the bookkeeping of claims none of whose jobs is leased any more."""
+        """Delete the bookkeeping of claims none of whose jobs is leased any more."""
         ...
 
     async def recover(
@@ -150,11 +151,11 @@ class Leases(Protocol):
         ...
 
     async def housekeep(self, duty: Duty | None = None) -> None:
-        """What the store wants done now and then, such as counting its statistics."""
+        """Do the store's periodic upkeep, such as counting its statistics."""
         ...
 
     async def vacuum(self) -> None:
-        """Clear away what ended jobs leave behind, where that is worth it."""
+        """Remove the dead rows of ended jobs, where that is worth it."""
         ...
 
 
@@ -163,7 +164,8 @@ class JobTransaction(Protocol):
 
     @property
     def synchronous(self) -> bool | None:
-        """Whether its coroutines never suspend. None: they do not, and block nobody."""
+        """Whether its coroutines never suspend. None means that they never suspend and block
+        nobody."""
         ...
 
     async def open(self) -> object:
@@ -171,7 +173,8 @@ class JobTransaction(Protocol):
         ...
 
     async def change(self, transition: Transition, changes: Sequence[Change]) -> list[LeaseKey]:
-        """As `Leases.change`, inside the transaction. An error leaves the transaction usable."""
+        """Do as `Leases.change` does, inside the transaction. An error leaves the transaction
+        usable."""
         ...
 
     async def commit(self) -> None: ...
@@ -182,11 +185,12 @@ class Jobs(Protocol):
     """The producer's and the operator's side."""
 
     async def insert(self, jobs: Sequence[NewJob], on_conflict: OnConflict) -> list[JobId | None]:
-        """All or, on a taken dedupe key with "raise", none; None where "skip" skipped."""
+        """Enqueue the jobs. Return their ids, with None where "skip" skipped a taken dedupe key. On
+        a taken key "raise" enqueues none of them."""
         ...
 
     async def raise_priority(self, priorities: Mapping[str, int]) -> dict[str, JobId]:
-        """Raise the priority of the active jobs with these dedupe keys; the job of each key."""
+        """Raise the priority of the active jobs with these dedupe keys. Return each key's job."""
         ...
 
     async def requeue(
@@ -197,13 +201,14 @@ class Jobs(Protocol):
         reason: str | None,
         max_attempts: int | None = None,
     ) -> dict[JobId, Requeued]:
-        """What became of each id; `max_attempts` replaces the row's cap where it is given."""
+        """Send held jobs back to the queue. Return the outcome of each id. `max_attempts` replaces
+        the row's cap where it is given."""
         ...
 
     async def remove(
         self, transition: Transition, ids: Sequence[JobId], *, actor: str | None, reason: str | None
     ) -> set[JobId]:
-        """Cancel or delete by hand; the ids that moved."""
+        """Cancel or delete by hand. Return the ids that moved."""
         ...
 
     async def preview_requeue(self, ids: Sequence[JobId]) -> dict[JobId, Requeued]:
@@ -234,7 +239,7 @@ class Jobs(Protocol):
     async def clear(
         self, entrypoints: Sequence[str] | None, *, actor: str | None, reason: str | None
     ) -> int:
-        """Take out all jobs there are now: those that run are cancelled, the others deleted."""
+        """Remove all jobs that are there now. Jobs that run are cancelled, the others deleted."""
         ...
 
     async def get(self, ids: Sequence[JobId]) -> list[Job]: ...
@@ -248,15 +253,15 @@ class Jobs(Protocol):
     async def edit(
         self, job_id: JobId, payload: bytes | None, *, actor: str | None, reason: str | None
     ) -> bool:
-        """Replace the payload of a held job; False when it is not held."""
+        """Replace the payload of a held job. Return False when it is not held."""
         ...
 
     async def list_running(self, limit: int) -> list[Job]:
-        """Leased jobs, the longest leased first."""
+        """Return leased jobs, the longest leased first."""
         ...
 
     async def oldest(self) -> dict[str, datetime]:
-        """Since when the oldest claimable job of each entrypoint has been due."""
+        """Return since when the oldest claimable job of each entrypoint has been due."""
         ...
 
     async def browse(
@@ -268,11 +273,11 @@ class Jobs(Protocol):
     async def history(self, job_id: JobId) -> list[LogEntry]: ...
 
     async def surroundings(self, job_id: JobId) -> Surroundings:
-        """What stands between a queued job and its claim; a bounded look."""
+        """Return the facts between a queued job and its claim. The cost is bounded."""
         ...
 
     async def first_of(self, entrypoint: str) -> JobId | None:
-        """The job of an entrypoint that comes first, due or not."""
+        """Return the job of an entrypoint that comes first, due or not."""
         ...
 
     async def log(
@@ -285,23 +290,23 @@ class Jobs(Protocol):
     ) -> list[LogEntry]: ...
 
     async def aggregate(self) -> int:
-        """Count new log rows into the statistics; how many were counted."""
+        """Count new log rows into the statistics. Return how many were counted."""
         ...
 
     async def statistics(self, *, since: timedelta | None, limit: int) -> list[Statistic]:
-        """What was counted, and a bounded number of log rows that are still to be."""
+        """Return the counts, with a bounded number of log rows that are not counted yet."""
         ...
 
     async def uncounted_since(self) -> datetime | None:
-        """Since when statistics() is incomplete, because too many rows are uncounted."""
+        """Return since when statistics() is incomplete, because too many rows are uncounted."""
         ...
 
     async def timings(self, since: timedelta) -> list[Timing]:
-        """Waiting and running times of each entrypoint, from the statistics alone."""
+        """Return waiting and running times of each entrypoint, from the statistics alone."""
         ...
 
     async def prune(self, *, older_than: timedelta, limit: int) -> int:
-        """Delete old log rows, oldest first; how many went."""
+        """Delete old log rows, oldest first. Return how many were deleted."""
         ...
 
     async def uncounted(self, older_than: timedelta) -> int:
@@ -309,37 +314,39 @@ class Jobs(Protocol):
         ...
 
     async def clear_log(self, entrypoints: Sequence[str] | None) -> int:
-        """Delete log rows that are counted already, whatever their age; how many went."""
+        """Delete log rows that are counted already, whatever their age. Return how many were
+        deleted."""
         ...
 
     async def clear_statistics(self, entrypoints: Sequence[str] | None) -> int:
-        """Delete counts; how many rows went."""
+        """Delete counts. Return how many rows were deleted."""
         ...
 
     async def workers(self) -> list[WorkerInfo]: ...
 
     async def unrecorded(self) -> int:
-        """How many leased jobs no sweep can find, since the bookkeeping of their claims is gone."""
+        """Return how many leased jobs no sweep can find, because the bookkeeping of their claims is
+        gone."""
         ...
 
     async def sees_payloads(self) -> bool:
-        """Whether jobs are read with what they carry: not every user has that privilege."""
+        """Return whether this user may read payloads and headers. Else jobs come without them."""
         ...
 
     async def now(self) -> datetime:
-        """The clock that decides."""
+        """Return the clock that decides what is due."""
         ...
 
 
 class Results(Protocol):
-    """What jobs returned, and how far those that run are."""
+    """The results of jobs, and the progress of those that run."""
 
     async def get(self, ids: Sequence[JobId]) -> dict[JobId, StoredResult]:
-        """The results that were stored and have not expired."""
+        """Return the stored results that have not expired."""
         ...
 
     async def progress(self, ids: Sequence[JobId]) -> dict[JobId, Progress]:
-        """What the handlers of these jobs last said."""
+        """Return the progress that the handlers of these jobs last reported."""
         ...
 
     async def list_progress(self, limit: int) -> list[tuple[JobId, Progress]]:
@@ -357,7 +364,8 @@ class Schedules(Protocol):
     async def register(
         self, name: str, expression: str, timezone: str, misfire: str, overlap: str, first: datetime
     ) -> Schedule:
-        """Create it, or change what differs; `first` counts when it is new or its times changed."""
+        """Create a schedule, or change what differs. `first` counts when it is new or its times
+        changed."""
         ...
 
     async def due(self, names: Sequence[str], now: datetime) -> list[Schedule]: ...
@@ -367,7 +375,7 @@ class Schedules(Protocol):
     ) -> list[JobId] | None:
         """Enqueue a job per slot and set next_run, if next_run is still `schedule.next_run`.
 
-        None: another scheduler was first and nothing was done.
+        None means that another scheduler was first and nothing was done.
         """
         ...
 
@@ -384,9 +392,10 @@ class Breakers(Protocol):
     """Circuit breakers, whose rules are in `holdfast.breaker`. One that never failed is closed."""
 
     async def admit(self, policies: Sequence[BreakerPolicy], wanted: int) -> dict[str, Admission]:
-        """What may be claimed of the work behind each, by name; half open, permits are granted.
+        """Return how much may be claimed behind each breaker, by name. Half open, permits are
+        granted.
 
-        From then on a breaker is known, and listed. SchemaMissing where there is no table.
+        From then on a breaker is known and listed. SchemaMissing where there is no table.
         """
         ...
 
@@ -397,7 +406,7 @@ class Breakers(Protocol):
         ...
 
     async def record(self, outcomes: Sequence[Verdicts]) -> None:
-        """Count outcomes; where that changes nothing, nothing is written."""
+        """Count outcomes. Nothing is written where they change nothing."""
         ...
 
     async def all(self) -> list[Breaker]: ...
@@ -410,7 +419,7 @@ class Breakers(Protocol):
 
 
 class Pauses(Protocol):
-    """What people have paused: jobs of these names are not claimed. An empty name means all."""
+    """Pauses by people: jobs of these names are not claimed. An empty name means all."""
 
     async def pause(
         self,
@@ -425,15 +434,15 @@ class Pauses(Protocol):
         ...
 
     async def resume(self, name: str, *, actor: str | None, reason: str | None) -> bool:
-        """End the pause of that name; False where there is none."""
+        """End the pause of that name. Return False where there is none."""
         ...
 
     async def all(self) -> list[Pause]:
-        """The pauses that hold now."""
+        """Return the pauses that hold now."""
         ...
 
     async def acts(self, limit: int) -> list[Act]:
-        """What people did that concerns no single job, newest first."""
+        """Return acts of people that concern no single job, newest first."""
         ...
 
     async def record_act(self, act: str, subject: str, *, actor: str, reason: str | None) -> None:
@@ -451,28 +460,29 @@ class Wakeups(Protocol):
         worker: str = "",
         on_recovered: Callable[[], None] | None = None,
     ) -> None:
-        """Run until cancelled; `on_work` is also called once listening has begun (again).
+        """Run until cancelled. `on_work` is also called once listening has begun (again).
 
-        `on_recovered` is called as well when jobs wait that a worker died with.
-        A listener that names its worker hears of work that it was chosen for, others of all.
+        `on_recovered` is called as well when jobs wait that a worker died with. A listener that
+        names its worker is notified of work that it was chosen for, others of all work.
         """
         ...
 
     async def pass_on(self, entrypoints: Sequence[str]) -> None:
-        """Wake another worker of these entrypoints: this one has no room for what it heard of."""
+        """Wake another worker of these entrypoints, because this one has no room for the work."""
         ...
 
     async def recovered(self) -> None:
-        """Tell all workers that jobs wait which a worker died with."""
+        """Notify all workers that jobs wait which a worker died with."""
         ...
 
     async def need(self, *, needed: bool) -> None:
-        """Whether enqueues must tell this listener; they must, until it says otherwise."""
+        """Declare whether enqueues must notify this listener. They must until it declares
+        otherwise."""
         ...
 
 
 class Reports(Protocol):
-    """What each worker reports about itself, so that others and people see it."""
+    """The reports of workers about themselves, for other workers and for people."""
 
     async def report(self, worker: WorkerInfo) -> bool:
         """Record that this worker is alive. Return whether nobody does the upkeep.
@@ -487,7 +497,7 @@ class Reports(Protocol):
 
 
 class Upkeep(Protocol):
-    """What is done once for all workers, and the rules for it."""
+    """Work that one worker does for all, and the rules for it."""
 
     async def retention(self) -> Retention:
         """Return how long log rows are kept."""
@@ -535,12 +545,12 @@ class Store(Protocol):
     def upkeep(self) -> Upkeep: ...
     @property
     def reports(self) -> Reports | None:
-        """None where there is no place for reports, as beside tables of users alone."""
+        """None where there is no place for reports, as with tables of users alone."""
         ...
 
     @property
     def dedicated(self) -> bool:
-        """fork() opens a connection of its own, which another thread may use."""
+        """Whether fork() opens a connection of its own, which another thread may use."""
         ...
 
     def fork(self, role: str) -> Store: ...
@@ -559,7 +569,8 @@ class Store(Protocol):
         ...
 
     async def install(self, only: Only | None = None) -> list[str]:
-        """Apply what is missing, or create that part alone; the names of what was applied."""
+        """Apply what is missing, or create that part alone. Return the names of the migrations
+        applied."""
         ...
 
     async def notify_inserts(self, *, wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""`Queries` and `SyncQueries` under the path that PgQueuer's users know."""
+"""`Queries` and `SyncQueries` under PgQueuer's path."""
 
 from holdfast.client.queries import Queries, SyncQueries
 

@@ -1,7 +1,7 @@
-"""Takes secrets out of texts that are about to be stored or shown: errors and tracebacks. Pure.
+"""Masks secrets in text that is about to be stored or shown: errors and tracebacks. Pure.
 
-It knows shapes, not values: what looks like a credential goes, whoever it belongs to. A secret
-without any such shape stays, so an exception's text is still no place for one.
+It knows shapes, not values: anything that looks like a credential is masked. A secret without any
+such shape stays, so an exception's text is still no place for one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAMES = (
 )
 _CAMEL = r"(?-i:(?<=[a-z])(?:Password|Passphrase|Secret|ApiKey|AccessKey|PrivateKey|Token))"
 _QUOTE = r"(?:[bru]{0,2}\\{0,3}['\"])"
-"""Of a text, of bytes, or in JSON that is a text in JSON."""
+"""Patterns for text, for bytes, and for JSON inside a JSON string."""
 _VALUE = (
     r"(?:[bru]{0,2}'(?:[^'\\\r\n]|\\.)*'?|[bru]{0,2}\"(?:[^\"\\\r\n]|\\.)*\"?"
     r"|\\{1,3}['\"][^'\"\r\n]*['\"]?|[^\s,;&)\]}'\"]+)"
@@ -45,8 +45,8 @@ _KEY = re.compile(
     r"-----BEGIN ([A-Z0-9 ]{0,40}PRIVATE KEY)-----(?:.{0,8000}?-----END \1-----|.{0,8000})", re.S
 )
 
-# Every repetition has a bound: a text that was made to be slow to read is an attack of its own.
-# The words before a pattern, in small letters, say which lines are worth trying.
+# Every repetition has a bound, because a text may be made to be slow to read. The words before a
+# pattern, in small letters, say which lines are worth trying.
 _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (
         ("://",),
@@ -122,7 +122,7 @@ def values_at(value: Any, path: Sequence[str]) -> Iterable[Any]:
 
 
 def secrets_in(value: Any, paths: Iterable[Sequence[str]]) -> set[str]:
-    """The secret texts and numbers in parsed JSON that are long enough to be looked for."""
+    """Return the secret strings and numbers in parsed JSON that are long enough to search for."""
     found: set[str] = set()
     pending = [each for path in paths for each in values_at(value, path)]
     while pending:
@@ -137,7 +137,7 @@ def secrets_in(value: Any, paths: Iterable[Sequence[str]]) -> set[str]:
 
 
 def masked(value: Any, path: Sequence[str], mask: str = MASK) -> Any:
-    """Parsed JSON with what is at the path replaced by the mask."""
+    """Return parsed JSON with the mask in place of the value at the path."""
     if not path:
         return value if value is None else mask
     step, rest = path[0], path[1:]

@@ -1,4 +1,4 @@
-"""A failure becomes an Outcome, and its text something that every database can store. Pure."""
+"""Turns a failure into an Outcome, and its text into text that every database can store. Pure."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ LONGEST_DELAY = timedelta(days=36_525)
 """A century. Beyond the year 9999 an instant could be stored but not be read back."""
 
 _READ = 4
-"""How many times as much as is kept of a text is read for credentials."""
+"""Credentials are looked for in this many times the length of the text that is kept."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Rules(Protocol):
-    """What of an entrypoint decides about a failure."""
+    """The options of an entrypoint that decide about a failure."""
 
     @property
     def name(self) -> str: ...
@@ -52,7 +52,7 @@ def sanitise(text: str, limit: int) -> str:
     """
     text = str.__str__(text)
     size, read = len(text), limit * _READ
-    # Of a very long text only the ends are read.
+    # A very long text is read at its ends alone.
     head, tail = redact(text[:read]), redact(text[-read:]) if size > read else ""
     if size > read or len(head) > limit:
         text = _shorten(head, tail or head, max(size, len(head)), limit)
@@ -62,7 +62,7 @@ def sanitise(text: str, limit: int) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """`str(error)`, whatever that does."""
+    """Return `str(error)`, also when that raises."""
     if isinstance(error, RemoteError):
         return sanitise(error.exception_message, MESSAGE_LIMIT)
     unprintable = f"<unprintable {_type_name(error)}>"
@@ -94,7 +94,7 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def blamed(error: BaseException) -> BaseException:
-    """The exception that a failure or a retry goes by.
+    """Return the exception that a failure or a retry is named after.
 
     For a request for a retry it is the exception that it was raised from, if there is one. For a
     group with such a request it is the first exception that is none.
@@ -122,7 +122,7 @@ def describe(error: BaseException, *, context: Mapping[str, Any] | None = None) 
 
 
 def outcome_of(error: BaseException, job: Job, entrypoint: Rules) -> Outcome:
-    """What becomes of a job whose handler raised `error`, an Exception or not.
+    """Return the outcome of a job whose handler raised `error`, an Exception or not.
 
     Only RetryRequested means another run, alone or in a group. A retry's `reason` is the
     RetryRequested's own, also where the log names the exception behind it (see `describe`).
@@ -148,7 +148,8 @@ def _retried(
 
 
 def delay_of(error: RetryRequested) -> timedelta:
-    """As it can be added to the clock. A subclass may have skipped our __init__: no delay then."""
+    """Return the delay in a form that can be added to the clock. A subclass may have skipped our
+    __init__, and then there is no delay."""
     delay = getattr(error, "delay", None)
     if not isinstance(delay, timedelta):
         return timedelta(0)
@@ -158,7 +159,7 @@ def delay_of(error: RetryRequested) -> timedelta:
 
 
 def reason_of(error: RetryRequested) -> str | None:
-    """As it can be stored."""
+    """Return the reason in a form that can be stored."""
     reason = getattr(error, "reason", None)
     if reason is None:
         return None
@@ -206,7 +207,7 @@ def _cut_note(count: int) -> str:
 
 
 def _guarded(render: Callable[[], object], fallback: str) -> str:
-    """A handler's own classes run here, and must not keep its job from its next state."""
+    """A handler's own classes run here. Their errors must not keep its job from its next state."""
     try:
         text = render()
     except BaseException:

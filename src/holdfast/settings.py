@@ -1,4 +1,4 @@
-"""What can be configured: frozen, checked on construction with all faults reported together."""
+"""The settings: frozen, checked on construction with all faults reported together."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Names:
 
     @property
     def results_channel(self) -> str:
-        """The NOTIFY channel of those who wait for results."""
+        """The NOTIFY channel of listeners that wait for results."""
         parts = ("results", self.schema, self.prefix)
         return self._channel("_".join(part for part in parts if part))
 

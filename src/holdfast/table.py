@@ -83,7 +83,7 @@ class TableQueue:
     last_error_at: str | None = "last_error_at"
     updated_at: str | None = "updated_at"
     outcome: str | None = "outcome"
-    """Gets the word of the final state, so that success and a case file can be told apart."""
+    """Receives the word of the final state, so that success and failure can be distinguished."""
 
     def __post_init__(self) -> None:
         faults = [f"{part} must name a column" for part in REQUIRED if getattr(self, part) is None]

@@ -1,4 +1,4 @@
-"""What a handler is: its rules, checked where it is defined, and the registry of all handlers."""
+"""A handler and its rules, checked where it is defined, and the registry of all handlers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MAX_ATTEMPTS = DefaultCap(25)
 
 @dataclass(frozen=True, slots=True)
 class EntrypointExecutorParameters:
-    """What an executor is built from."""
+    """The arguments of an executor's constructor."""
 
     func: Handler
     accepts_context: bool
@@ -62,13 +62,13 @@ class EntrypointOptions(TypedDict, total=False):
     """The options of an entrypoint."""
 
     concurrency_limit: int
-    """How many of its jobs run at once in the whole fleet; 0 means unlimited."""
+    """How many of its jobs run at once in the whole fleet. 0 means unlimited."""
     serialized_dispatch: bool
     """The same as concurrency_limit=1."""
     retry_timer: timedelta
-    """The lease of its jobs; zero means the worker's heartbeat_timeout."""
+    """The lease of its jobs. Zero means the worker's heartbeat_timeout."""
     accepts_context: bool | None
-    """Whether the handler takes a Context; None reads its annotations."""
+    """Whether the handler takes a Context. None reads its annotations."""
     on_failure: OnFailure
     executor_factory: Callable[[EntrypointExecutorParameters], Executor] | None
     """Makes an executor of your own."""
@@ -89,9 +89,9 @@ class Entrypoint:
     executor: Executor
     accepts_context: bool
     concurrency_limit: int = 0
-    """In the whole fleet; 0: no limit."""
+    """How many of its jobs run at once in the whole fleet. 0 means unlimited."""
     retry_timer: timedelta = timedelta(0)
-    """The lease of its jobs; 0: the worker's heartbeat_timeout."""
+    """The lease of its jobs. Zero means the worker's heartbeat_timeout."""
     on_failure: OnFailure = "delete"
     timeout: timedelta | None = None
     max_attempts: int | None = MAX_ATTEMPTS
@@ -397,7 +397,8 @@ def _is(test: Callable[[Any], bool], func: Any) -> bool:
 
 
 def _signature(func: Handler) -> inspect.Signature | None:
-    """The parameters of what will really be called: a decorator may add or take away arguments."""
+    """Return the parameters of the callable itself, because a decorator may add or remove
+    arguments."""
     try:
         return inspect.signature(func, follow_wrapped=False)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""What a key of the dashboard does to the queue, and the words that tell of it."""
+"""Does to the queue what a key of the dashboard asks for, and words the result."""
 
 from __future__ import annotations
 

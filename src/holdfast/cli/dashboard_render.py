@@ -26,7 +26,7 @@ from holdfast.monitor.snapshot import (
 
 SPARKS = "▁▂▃▄▅▆▇█"
 _BURST = 4
-"""What is more than this many times the median of the others is drawn as high as that."""
+"""A value of more than this many times the median of the others is drawn as high as that."""
 WIDE = 144
 """From this width on, tables stand side by side."""
 
@@ -46,7 +46,7 @@ def render(snapshot: Snapshot, width: int) -> RenderableType:
 
 
 def head(snapshot: Snapshot) -> list[Text]:
-    """What stands above the tables: counts, throughput, and what is paused."""
+    """The counts, the throughput and the pauses above the tables."""
     parts = [headline(snapshot), throughput(snapshot)]
     if snapshot.pauses:
         words = ", ".join(
@@ -120,7 +120,7 @@ class Section:
     def _table(self, rows: Sequence[Sequence[Text]]) -> Table:
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 1), header_style=_DIM)
         for n, name in enumerate(self.columns):
-            # What may be cut says so in its cells; a number never is.
+            # Columns that may shrink show where they were cut. Numbers are never cut.
             side: Literal["left", "right"] = "right" if self.numbers and n else "left"
             table.add_column(name, no_wrap=name not in _SHRINKS, justify=side)
         for cells in rows:

@@ -1,4 +1,4 @@
-"""What the keys of the dashboard have chosen, and what they ask to be done."""
+"""The choices that keys of the dashboard have made, and the acts that they ask for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVERYTHING = "*"
 
 
 class Asking(StrEnum):
-    """What the last line asks for. The words are what it says."""
+    """The question on the last line. The words are its text."""
 
     FILTER = "show only entrypoints with"
     OPEN = "open job"
@@ -29,7 +29,7 @@ class Asking(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a person asked for; done between two looks."""
+    """An act that a person asked for; done between two looks."""
 
     verb: Asking | Verb
     words: str = ""
@@ -150,7 +150,7 @@ class View:
 
     @property
     def keys(self) -> str:
-        """What the keys do now, in less than a line."""
+        """The effects of the keys now, in less than a line."""
         if self.asking is not None:
             return f"{self.asking}: {self.typed}█   (Enter does it, Esc leaves)"
         if self.job is not None:

@@ -1,4 +1,4 @@
-"""`holdfast doctor`: what is wrong with the database and the fleet, and how to fix it."""
+"""`holdfast doctor`: finds faults of the database and the fleet, and says how to fix them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `--help` prints: names are never cut, and lines end between words, on 80 columns too."""
+"""The output of `--help`: names are never cut, and lines end between words, on 80 columns too."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _panels(command: Any, ctx: Any) -> dict[str, Rows]:
         title = panel or ("Options" if is_option else "Arguments")
         names = _option(parameter, ctx) if is_option else _argument(parameter)
         found.setdefault(title, []).append((names, _meaning(parameter, ctx)))
-    # What is shared by all commands comes after what is this one's own.
+    # Options that all commands share come after the command's own.
     found = {
         title: found[title] for title in sorted(found, key=lambda title: title == "Connection")
     }

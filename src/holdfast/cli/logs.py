@@ -1,4 +1,4 @@
-"""What a worker writes on stderr: text for people or JSON for machines, and never a payload."""
+"""The log of a worker on stderr: text for people or JSON for machines, and never a payload."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class JobLog:
 
 
 def _hider(job: Job) -> Callable[[str], str]:
-    """Masks in a text what it quotes of the payload: all of it, or a value of a JSON payload."""
+    """Masks quotes of the payload in a text: all of the payload, or a value of a JSON payload."""
     payload = (job.payload or b"").decode("utf-8", "replace")
     try:
         hidden = secrets_in(json.loads(payload), [()])
@@ -163,7 +163,7 @@ def _shortened(message: str) -> str:
 
 
 def _described(outcome: Outcome) -> tuple[int, str, TracebackRecord | None]:
-    """How loud, in which words, and because of which exception."""
+    """Return the level of a line, its words, and the exception behind it."""
     match outcome:
         case Succeeded():
             return logging.DEBUG, "succeeded", None

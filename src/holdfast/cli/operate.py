@@ -1,4 +1,4 @@
-"""What an operator does to jobs: move, cancel, delete, prune. All but prune are logged."""
+"""Commands of an operator on jobs: move, cancel, delete, prune. All but prune are logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What commands print: tables for people, JSON for scripts, nothing that a terminal would obey."""
+"""The output of commands: tables for people, JSON for scripts, nothing that a terminal would
+obey."""
 
 from __future__ import annotations
 
@@ -111,7 +112,7 @@ def table(
     with screen.capture() as capture:
         screen.print(grid)
     for row in capture.get().splitlines():
-        # What reads a pipe need not strip the padding of the last column.
+        # A program that reads a pipe need not strip the padding of the last column.
         screen.print(Text(row.rstrip()), soft_wrap=True)
 
 
@@ -132,13 +133,13 @@ def fit(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int]:
 
 
 def progress_bar(fraction: float) -> str:
-    """How far something is: ten blocks and the share."""
+    """Progress as ten blocks and a percentage."""
     full = round(fraction * 10)
     return f"{'█' * full}{'░' * (10 - full)} {fraction:.0%}"
 
 
 def spoken(status: Status) -> str:
-    """What people read for a state, beside its own word where that is another."""
+    """The word for a state in texts for people, with its own word where that is another."""
     return SPOKEN[status] if SPOKEN[status] == status else f"{SPOKEN[status]} ({status})"
 
 
@@ -208,7 +209,7 @@ def relative(instant: datetime, now: datetime) -> str:
 
 
 def when(instant: datetime | None, now: datetime) -> str:
-    """Both ways."""
+    """A time both as an age and as an instant."""
     return "" if instant is None else f"{absolute(instant)} ({relative(instant, now)})"
 
 

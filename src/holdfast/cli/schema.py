@@ -137,7 +137,7 @@ def upgrade(
 
 @contextmanager
 def _progress() -> Iterator[None]:
-    """Show what an upgrade logs on stderr while it runs."""
+    """Show the log lines of an upgrade on stderr while it runs."""
     logger, handler = logging.getLogger("holdfast.upgrade"), logging.StreamHandler(sys.stderr)
     handler.setFormatter(TextFormatter())
     level, propagate = logger.level, logger.propagate

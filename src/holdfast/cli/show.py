@@ -50,7 +50,7 @@ def register(app: App) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JobLook:
-    """All that is known of a job."""
+    """The facts about a job."""
 
     id: JobId
     job: Job | None
@@ -94,7 +94,7 @@ def show(
 
 
 async def look_at_job(hf: Holdfast, job_id: JobId) -> JobLook:
-    """Read all that is known of a job."""
+    """Read the facts about a job."""
     queries = hf.queries
     [(_, status)] = await queries.job_status([job_id])
     jobs = await queries.get_jobs([job_id])
@@ -118,7 +118,7 @@ def _print(found: JobLook) -> None:
 
 
 def job_head(found: JobLook) -> Iterator[Text]:
-    """Its state, and what it carries."""
+    """Its state, and its payload and headers."""
     entrypoint = found.job.entrypoint if found.job else found.history[-1].entrypoint
     yield Text.assemble(f"job {found.id}  {clean(entrypoint)}  ", coloured(found.status))
     if found.job is None:
@@ -172,7 +172,7 @@ class _Event:
 
 
 def _events(found: JobLook) -> Iterator[_Event]:
-    """A log row is the end of a lease, so it tells of two moments: the claim and the outcome."""
+    """A log row is the end of a lease, so it has two moments: the claim and the outcome."""
     if found.job is not None:
         yield _Event(found.job.created, str(Status.QUEUED), STYLES[Status.QUEUED], "enqueued")
     for entry in found.history:

@@ -1,4 +1,4 @@
-"""`module:attribute` -> a Holdfast: finds it, calls a factory, says what is wrong with it."""
+"""`module:attribute` -> a Holdfast: finds it, calls a factory, says why one is unusable."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _ACCEPTED = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the command line names."""
+    """The target as the command line names it."""
 
     module: str
     attribute: str
     arguments: tuple[str, ...] = ()
-    """For the factory: what follows `--`."""
+    """The arguments of the factory: all that follows `--`."""
 
     @classmethod
     def parse(cls, text: str, arguments: Sequence[str] = ()) -> Target:

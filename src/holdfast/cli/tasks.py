@@ -1,4 +1,4 @@
-"""`holdfast tasks`: what an application's tasks are called, and what they take."""
+"""`holdfast tasks`: the names of an application's tasks, and their arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads what people type: durations, instants, headers, payloads."""
+"""Reads values that people type: durations, instants, headers, payloads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Holdfast this is, and what it works with."""
+"""The versions of Holdfast and of the software that it works with."""
 
 from __future__ import annotations
 

@@ -28,14 +28,14 @@ _STOP_SECONDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Where the page is served, and to whom."""
+    """The address at which the page is served, and the tokens that open it."""
 
     host: str
     port: int
     token: str
     viewer: str | None
     given: bool
-    """The token is the operator's own, and not one that was made up."""
+    """Whether a person chose the token. Otherwise it was made up."""
     hosts: tuple[str, ...] | None
     name: str = ""
     environment: str = ""
@@ -93,7 +93,7 @@ def prepare(
     environment: str,
     variables: Mapping[str, str] = os.environ,
 ) -> Serving:
-    """Refuse an address beyond this machine unless somebody chose a token."""
+    """Refuse an address beyond this machine unless a person chose a token."""
     token = variables.get(TOKEN, "")
     local = is_loopback(host)
     if not local and not token:
@@ -124,7 +124,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _name(options: Options) -> str:
-    """The database, without what leads to it."""
+    """The database, without its password."""
     return options.describe().rpartition("/")[2] if options.dsn else ""
 
 
@@ -166,7 +166,7 @@ async def _until_stopped() -> None:
 
 @asynccontextmanager
 async def served(hf: Holdfast, serving: Serving) -> AsyncIterator[str]:
-    """Serve the page while the block runs; the address it is at."""
+    """Serve the page while the block runs. Yield its address."""
     import asyncio
     import socket
 

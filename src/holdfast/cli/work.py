@@ -1,4 +1,4 @@
-"""One worker process: opens the target, runs it, and ends in time when it is told to."""
+"""One worker process: opens the target, runs it, and ends in time after a stop."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a worker process is to do."""
+    """The options of a worker process."""
 
     target: Target
     settings: WorkerSettings
@@ -46,7 +46,7 @@ class Plan:
     counted: bool
     """Whether anybody may ask for metrics."""
     asked: Options
-    """Where to work, as far as the command line says."""
+    """The database, as far as the command line names it."""
     uvloop: bool = True
     otel: bool = False
     connections: int | None = None
@@ -107,7 +107,7 @@ def _run_through(
 
 
 class _OnStop:
-    """What a stop means: while the worker starts the end of that, and later its shutdown."""
+    """Ends the start of a worker on a stop, and later sets its shutdown."""
 
     def __init__(self, drain_timeout: timedelta) -> None:
         self._task = asyncio.current_task()
@@ -116,7 +116,7 @@ class _OnStop:
 
     def __call__(self, level: int) -> None:
         if self.holdfast is None:
-            # Nothing is leased yet, so there is nothing to be gentle with.
+            # Nothing is leased yet, so the start can be ended at once.
             assert self._task is not None  # noqa: S101 - it is made in a coroutine
             self._task.cancel()
             return
@@ -205,12 +205,15 @@ def _check_place(plan: Plan, holdfast: Holdfast) -> None:
 
 
 def spare_the_collector() -> None:
-    """What is loaded by now stays for good, and the objects of a batch of jobs are in no cycle:
-    the collector need not look at the former ever again, nor at the latter while they live."""
+    """Exempt loaded modules from garbage collection, and collect less often.
+
+    The modules stay for good, and the objects of a batch of jobs are in no cycle, so the collector
+    would examine both in vain.
+    """
     gc.collect()
     gc.freeze()
     youngest, *older = gc.get_threshold()
-    # Zero means that it shall not run at all.
+    # Zero means that collection is switched off.
     if youngest:
         gc.set_threshold(max(youngest, _YOUNG_OBJECTS), *older)
 

@@ -1,4 +1,4 @@
-"""What tasks and handles reach a queue through."""
+"""The access of tasks and handles to a queue."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Client:
         self._sync_lock = threading.Lock()
 
     async def ended(self, job_id: JobId) -> Status | None:
-        """How the job ended, or that it is held; None when its id is unknown."""
+        """Wait for the end of a job, or until it is held. None when its id is unknown."""
         return await self._waits().ended(job_id)
 
     def _waits(self) -> Waiting:
         waiting, store = self._waiting, self.queries.store
-        # What was begun in an event loop that has ended went with it.
+        # Waits of an event loop that has ended went with it.
         if (
             waiting is None
             or waiting.loop is not asyncio.get_running_loop()
@@ -50,7 +50,7 @@ class Client:
         return waiting
 
     async def record_of(self, job_id: JobId) -> TracebackRecord | None:
-        """What last went wrong in a job; None where nothing did, or this user may not read it."""
+        """The last error of a job. None where there is none, or this user may not read it."""
         try:
             history = await self.queries.store.jobs.history(job_id)
         except PrivilegeMissing:
@@ -61,7 +61,7 @@ class Client:
         return None
 
     async def close(self) -> None:
-        """Stop what waits for jobs."""
+        """Stop waiting for jobs."""
         sync, self._sync = self._sync, None
         if sync is not None:
             await asyncio.to_thread(sync.close)

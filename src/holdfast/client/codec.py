@@ -46,7 +46,7 @@ class Encoded(NamedTuple):
 
 
 class _SchemaWithSecrets(GenerateJsonSchema):
-    """Marks what must not be shown, and leaves out what has no JSON schema."""
+    """Marks values that must not be shown, and leaves out types without a JSON schema."""
 
     def generate_inner(self, schema: Any) -> JsonSchemaValue:
         made = super().generate_inner(schema)
@@ -68,7 +68,7 @@ class _SchemaWithSecrets(GenerateJsonSchema):
             raise PydanticOmit from error
 
     def emit_warning(self, kind: Any, detail: str) -> None:
-        """What is left out was meant to be."""
+        """Types without a schema are left out on purpose, so there is no warning."""
 
 
 class Codec:
@@ -92,7 +92,7 @@ class Codec:
             schema_generator=_SchemaWithSecrets, mode="validation"
         )
         self.redacted = tuple(_secret_paths(self.schema))
-        """The paths of what the signature declares secret."""
+        """The paths of values that the signature declares secret."""
         self._secret_result = tuple(
             _secret_paths(
                 self._result.json_schema(schema_generator=_SchemaWithSecrets, mode="validation")
@@ -128,7 +128,7 @@ class Codec:
         return Encoded(payload, tuple(dict.fromkeys((*self.redacted, *found))))
 
     def decode(self, payload: bytes | None, hidden: set[str] | None = None) -> dict[str, Any]:
-        """The arguments in a payload. Its secrets are added to `hidden`."""
+        """Decode the arguments in a payload. Add its secrets to `hidden`."""
         text = payload or b"{}"
         if self.redacted and hidden is not None:
             with contextlib.suppress(ValueError, RecursionError):
@@ -146,7 +146,8 @@ class Codec:
         return found
 
     def encode_result(self, value: Any) -> str:
-        """What the handler returned, as JSON. ValueError when it does not fit the annotation."""
+        """Encode the return value of a handler as JSON. ValueError when it does not fit the
+        annotation."""
         try:
             payload, _ = _dump(self._result, self._result.validate_python(value))
         except pydantic.ValidationError as error:
@@ -245,7 +246,7 @@ def _parts(schema: Mapping[str, Any]) -> Iterator[tuple[Any, Path]]:
 
 
 def _faults(error: pydantic.ValidationError, hide: tuple[Path, ...]) -> str:
-    """Where and why a value was refused. The value itself stays out."""
+    """Describe where and why a value was refused. The value itself stays out."""
     details = error.errors(include_url=False, include_context=False, include_input=False)
     shown = [_fault(each, hide) for each in details[:_MOST_FAULTS]]
     if len(details) > _MOST_FAULTS:

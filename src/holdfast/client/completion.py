@@ -1,4 +1,4 @@
-"""Waits for the ends of jobs, for code that enqueues and wants to know how it went."""
+"""Waits for the ends of jobs, for programs that enqueue and need the status of each."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class CompletionWatcher:
             pause = min(pause * _SLOWER, self._longest)
 
     async def _resolve(self) -> bool:
-        """Look once; whether anything ended."""
+        """Ask once for all jobs. Return whether any has ended."""
         asked, before = list(self._waiting), len(self._waiting)
         try:
             for job_id, status in await self._queries.job_status(asked):

@@ -121,7 +121,7 @@ def is_async(func: Callable[..., Any]) -> bool:
 
 
 def encoded(codec: Codec, value: Any, keep: timedelta) -> StoredResult:
-    """What a task returned, or why it cannot be stored. The job has succeeded either way."""
+    """The return value of a task, or why it cannot be stored. The job has succeeded either way."""
     try:
         text = codec.encode_result(value)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Reads what an explanation needs, through the ports of a store."""
+"""Reads the facts of an explanation through the ports of a store."""
 
 from __future__ import annotations
 

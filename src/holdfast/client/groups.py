@@ -1,4 +1,4 @@
-"""`@hf.task` and `@tasks.task`: what makes a task of a function, and groups of tasks."""
+"""`@hf.task` and `@tasks.task`: they make a task of a function. Also groups of tasks."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def takes_context_first(func: Callable[..., Any]) -> bool:
 
 
 class TaskMethods:
-    """`task`, for what tasks are registered with."""
+    """`task`, for objects that tasks are registered with."""
 
     def _add_task(self, task: Task[..., Any]) -> None:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What `enqueue` returns: the job, how it ended, and its result."""
+"""The handles that `enqueue` returns: a job, how it ended, and its result."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class JobHandle(Generic[R]):
         )
 
     async def error(self) -> TracebackRecord | None:
-        """What last went wrong in this job, with its traceback; None when nothing did."""
+        """The last error of this job, with its traceback. None where there is none."""
         return await self._client.record_of(self.id)
 
     async def cancel(self, *, actor: str | None = None, reason: str | None = None) -> bool:
@@ -122,7 +122,7 @@ class JobHandle(Generic[R]):
         return self.id in moved
 
     async def progress(self) -> Progress | None:
-        """How far the handler last said that it is; None when it said nothing."""
+        """The progress that the handler last reported. None when it reported none."""
         return (await self._client.queries.find_progress([self.id])).get(self.id)
 
 
@@ -159,7 +159,7 @@ async def as_completed(
 
 @asynccontextmanager
 async def _within(timeout: float | timedelta | None, what: str) -> AsyncIterator[None]:
-    """Raise a TimeoutError that says what has not ended."""
+    """Raise a TimeoutError that names the jobs that have not ended."""
     seconds = _seconds(timeout)
     limit = asyncio.timeout(seconds)
     try:

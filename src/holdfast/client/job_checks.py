@@ -1,4 +1,4 @@
-"""Checks what is to be enqueued, so that a store only ever sees jobs that can be stored."""
+"""Checks jobs before they are enqueued, so that a store only sees jobs that can be stored."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def check_keys_differ(jobs: Iterable[NewJob]) -> None:
 
 
 def check_ids(ids: Iterable[JobId]) -> list[JobId]:
-    """Ids as the database can hold them."""
+    """Return ids as the database can hold them."""
     if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
         raise InvalidInput(f"ids must be a list of job ids, got {ids!r}; write [{ids!r}]")
     found = list(ids)
@@ -81,7 +81,7 @@ def check_ids(ids: Iterable[JobId]) -> list[JobId]:
 
 
 def check_text(name: str, text: str | None) -> str | None:
-    """A text that the database can hold, or none."""
+    """Return a string that the database can hold, or None."""
     if text is None:
         return None
     if not isinstance(text, str):
@@ -107,7 +107,7 @@ def check_payload(payload: bytes | None, max_payload: int) -> None:
 def _fault(job: NewJob, max_payload: int) -> str | None:
     if not isinstance(job, NewJob):
         return f"expected a NewJob, got {_kind(job)}"
-    # Each part is looked at only where there is one: bulks are large and most parts empty.
+    # Each part is checked only where there is one: bulks are large and most parts are empty.
     entrypoint, payload, priority, after, key, headers, attempts, recoveries = job
     return (
         _name_fault(entrypoint)
@@ -220,5 +220,5 @@ def _is_deeper(value: object, levels: int) -> bool:
 
 
 def _kind(value: object) -> str:
-    """The type alone: what is enqueued may be secret, and errors are logged."""
+    """Name the type alone. Values may be secret, and errors are logged."""
     return f"a {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""What producers and operators call: arguments are checked here, once, for every store."""
+"""The calls of producers and operators. Arguments are checked here, once, for every store."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ class QueriesOptions(TypedDict, total=False):
     """The options of Queries; those of Holdfast are these and more."""
 
     prefix: str
-    """What the names of its tables begin with."""
+    """The prefix of its tables' names."""
     schema: str | None
-    """Where its tables are; None means the connection's search_path."""
+    """The schema of its tables. None means the connection's search_path."""
     max_payload: int
     """The largest payload, in bytes, that may be enqueued."""
     carry: Callable[[], Headers] | None
-    """Returns headers that every job takes along."""
+    """Returns headers that are added to every job."""
 
 
 class Queries:
@@ -115,7 +115,7 @@ class Queries:
         self._store = store_on(driver, Names(prefix, schema))
         self._max_payload = max_payload
         self.carry = carry
-        """Headers that every job takes along, such as those of the trace it is enqueued in."""
+        """Headers that are added to every job, such as those of the trace it is enqueued in."""
 
     @classmethod
     def from_asyncpg_connection(cls, connection: Any, **options: Unpack[QueriesOptions]) -> Self:
@@ -134,7 +134,7 @@ class Queries:
 
     @property
     def store(self) -> Store:
-        """Where it asks."""
+        """The store that it asks."""
         return self._store
 
     def over(self, store: Store) -> Queries:
@@ -283,7 +283,7 @@ class Queries:
         return ids
 
     def _loaded(self, jobs: list[NewJob]) -> list[NewJob]:
-        """The jobs with what is to be carried; their own headers win."""
+        """The jobs with the headers of the carrier. Their own headers win."""
         carried = self.carry() if self.carry else None
         if not carried:
             return jobs
@@ -298,7 +298,7 @@ class Queries:
         reason: str | None = None,
         max_attempts: int | None = None,
     ) -> dict[JobId, Requeued]:
-        """Send held jobs back to the queue with fresh counters; what became of each id.
+        """Send held jobs back to the queue with fresh counters. Return the outcome of each id.
 
         `max_attempts` gives them a cap of their own.
         """
@@ -381,13 +381,15 @@ class Queries:
     async def mark_job_as_cancelled(
         self, ids: Sequence[JobId], *, actor: str | None = None, reason: str | None = None
     ) -> set[JobId]:
-        """Cancel jobs wherever they are; a running handler is asked to stop. Those that moved."""
+        """Cancel jobs in any state. A running handler is asked to stop. Return the ids that were
+        canceled."""
         return await self._remove(Verb.CANCEL, ids, actor, reason)
 
     async def delete_jobs(
         self, ids: Sequence[JobId], *, actor: str | None = None, reason: str | None = None
     ) -> set[JobId]:
-        """Delete jobs that are queued or held, not those that run. Those that moved."""
+        """Delete jobs that are queued or held, not those that run. Return the ids that were
+        deleted."""
         return await self._remove(Verb.DELETE, ids, actor, reason)
 
     async def _remove(
@@ -435,27 +437,27 @@ class Queries:
         return await self._store.jobs.clear_statistics(names)
 
     async def get_jobs(self, ids: Sequence[JobId]) -> list[Job]:
-        """Those of the ids that are still in the queue table."""
+        """Return the jobs with these ids that are still in the queue table."""
         return await self._store.jobs.get(check_ids(ids))
 
     async def find_statuses(self, ids: Sequence[JobId]) -> dict[JobId, Status]:
-        """Where each known job is, or how it ended; an id that is unknown or pruned is left out."""
+        """Return the status of each known job. An id that is unknown or pruned is left out."""
         return await self._store.jobs.statuses(check_ids(ids))
 
     async def find_results(self, ids: Sequence[JobId]) -> dict[JobId, StoredResult]:
-        """What jobs returned, as JSON, where their tasks store it and it has not expired."""
+        """Return the stored results of jobs as JSON, where they have not expired."""
         return await self._store.results.get(check_ids(ids))
 
     async def find_progress(self, ids: Sequence[JobId]) -> dict[JobId, Progress]:
-        """How far jobs are, where their handlers said so."""
+        """Return the progress of jobs, where their handlers reported it."""
         return await self._store.results.progress(check_ids(ids))
 
     async def list_progress(self, limit: int = 100) -> list[tuple[JobId, Progress]]:
-        """How far the running jobs are that said so, the last to say something first."""
+        """Return the progress of running jobs, the latest report first."""
         return await self._store.results.list_progress(_positive("limit", limit))
 
     async def job_status(self, ids: Sequence[JobId]) -> list[tuple[JobId, Status]]:
-        """Where each job is, or how it ended."""
+        """Return the status of each job."""
         asked = check_ids(ids)
         known = await self._store.jobs.statuses(asked)
         for job_id in asked:
@@ -464,7 +466,7 @@ class Queries:
         return [(job_id, known[job_id]) for job_id in asked]
 
     async def job_history(self, job_id: JobId) -> list[LogEntry]:
-        """Every log row of a job, oldest first."""
+        """Return every log row of a job, oldest first."""
         [job_id] = check_ids([job_id])
         history = await self._store.jobs.history(job_id)
         if not history and not await self._store.jobs.get([job_id]):
@@ -474,7 +476,7 @@ class Queries:
     async def list_failed_jobs(
         self, limit: int = 25, *, among: HeldFilter | None = None
     ) -> list[Job]:
-        """Held jobs, newest first; `among` says which."""
+        """Return held jobs, newest first. `among` filters them."""
         wanted = among or HeldFilter()
         check_text("entrypoint", wanted.entrypoint)
         check_text("error", wanted.error)
@@ -507,7 +509,7 @@ class Queries:
         return bool(held and await self.delete_jobs([job_id], actor=actor, reason=reason))
 
     async def list_running_jobs(self, limit: int = 25) -> list[Job]:
-        """Jobs that a worker holds, the longest held first."""
+        """Return leased jobs, the longest leased first."""
         return await self._store.jobs.list_running(_positive("limit", limit))
 
     async def oldest_waiting(self) -> dict[str, datetime]:
@@ -525,7 +527,7 @@ class Queries:
         )
 
     async def queue_size(self, entrypoints: Sequence[str] | None = None) -> list[QueueSize]:
-        """How many jobs there are by entrypoint, priority and status."""
+        """Count the jobs by entrypoint, priority and status."""
         if isinstance(entrypoints, str):
             raise InvalidInput(
                 f"entrypoints must be a list of names, got {entrypoints!r}; write [{entrypoints!r}]"
@@ -540,7 +542,7 @@ class Queries:
         entrypoint: str | None = None,
         last: timedelta | None = None,
     ) -> list[LogEntry]:
-        """The newest log rows, of that last stretch of time alone if it is given."""
+        """Return the newest log rows. `since` limits their age."""
         return await self._store.jobs.log(
             limit=_positive("limit", limit),
             status=_status(status),
@@ -551,7 +553,10 @@ class Queries:
     async def log_statistics(
         self, limit: int | None = 1000, last: timedelta | None = None
     ) -> list[Statistic]:
-        """Log rows counted by minute, entrypoint, priority and status, newest first; None: all."""
+        """Return log rows counted by minute, entrypoint, priority and status, newest first.
+
+        since=None means all of them.
+        """
         since = None if last is None else _stretch("last", last)
         most = _MOST if limit is None else _positive("limit", limit)
         await self._store.jobs.aggregate()
@@ -589,7 +594,7 @@ class Queries:
         return await self._store.jobs.uncounted(_stretch("older_than", older_than))
 
     async def retention(self) -> Retention:
-        """How long log rows are kept."""
+        """Return how long log rows are kept."""
         return await self._store.upkeep.retention()
 
     async def set_retention(self, retention: Retention) -> None:
@@ -676,23 +681,24 @@ class Queries:
             raise NotPaused(target)
 
     async def list_pauses(self) -> list[Pause]:
-        """What is paused now."""
+        """Return the pauses that hold now."""
         return await self._store.pauses.all()
 
     async def list_acts(self, limit: int = 100) -> list[Act]:
-        """What people did to entrypoints, schedules and breakers, newest first."""
+        """Return acts of people on entrypoints, schedules and breakers, newest first."""
         return await self._store.pauses.acts(_positive("limit", limit))
 
     async def list_workers(self) -> list[WorkerInfo]:
-        """The workers as they last reported themselves."""
+        """Return the workers as they last reported themselves."""
         return await self._store.jobs.workers()
 
     async def sees_payloads(self) -> bool:
-        """Whether this user may read payloads and headers; else they are None in every job."""
+        """Return whether this user may read payloads and headers. If not, they are None in every
+        job."""
         return await self._store.jobs.sees_payloads()
 
     async def now(self) -> datetime:
-        """The clock that decides: the database's."""
+        """Return the database's clock, which decides what is due."""
         return await self._store.jobs.now()
 
 

@@ -1,4 +1,4 @@
-"""When a task is run again after its handler raised."""
+"""Retries of a task whose handler raised."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class Retry:
         return found
 
     def applies(self, error: BaseException) -> bool:
-        """Whether a handler that raised this is to be run again while attempts are left."""
+        """Return whether to run a task again that raised this error while attempts are left."""
         return isinstance(error, self.on) and not isinstance(error, self.give_up_on)
 
     def delay(self, attempts: int, error: BaseException) -> timedelta:
-        """How long to wait after that many attempts."""
+        """Return the time to wait after this number of attempts."""
         delay = self.backoff(attempts, error)
         if self.jitter:
             delay = delay * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret

@@ -1,4 +1,4 @@
-"""What a task's function takes and returns, read from its annotations."""
+"""Reads the parameters and the result of a task's function from its annotations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _VARIADIC = {
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One that the payload has a value for."""
+    """A parameter whose value is in the payload."""
 
     name: str
     annotation: Any
@@ -33,7 +33,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What the payload of a task holds, and whether the function wants its Context."""
+    """The parameters that a task's payload holds, and whether the function takes a Context."""
 
     parameters: tuple[Parameter, ...]
     returns: Any
@@ -51,7 +51,7 @@ class Signature:
         return tuple(each.name for each in self.shown.parameters.values() if each.kind is not kind)
 
     def misfit(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """Why a call with these arguments is refused, in Python's words."""
+        """Return why a call with these arguments is refused, in Python's words."""
         try:
             self.shown.bind(*args, **kwargs)
         except TypeError as error:

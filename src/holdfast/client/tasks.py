@@ -38,7 +38,7 @@ Arguments = Mapping[str, Any] | tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """What a task is registered with; `hf.task` documents each."""
+    """The options of a task; `hf.task` documents each."""
 
     name: str | None = None
     aliases: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class TaskOptions:
 
 @dataclass(frozen=True, slots=True)
 class EnqueueOptions:
-    """How one job is enqueued; `task.options` documents each."""
+    """The options of one job; `task.options` documents each."""
 
     priority: int = 0
     after: timedelta | datetime | None = None
@@ -89,7 +89,7 @@ class Task(Generic[P, R]):
         self.func = func
         """The function itself."""
         self.name = default_name(func) if options.name is None else options.name
-        """What its jobs are enqueued under."""
+        """The name under which its jobs are enqueued."""
         self.options_given = options
         if len(set(self.names)) < len(self.names):
             raise InvalidTask(f"task {self.name!r}: a name is taken twice in {self.names}")
@@ -114,19 +114,19 @@ class Task(Generic[P, R]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its name and its aliases: what it is registered under."""
+        """The names that it is registered under: its name and its aliases."""
         return (self.name, *self.options_given.aliases)
 
     @property
     def signature(self) -> Signature:
-        """What its payload holds, and what it returns."""
+        """The parameters in its payload, and its result."""
         if self._signature is None:
             self._signature = read_signature(self.name, self.func, self._names)
         return self._signature
 
     @property
     def stores_result(self) -> bool:
-        """Whether there will be a result to be asked for."""
+        """Whether its results are stored."""
         return self._rules.keep is not None
 
     def codec(self) -> Codec:
@@ -151,7 +151,7 @@ class Task(Generic[P, R]):
         return self._client
 
     def entrypoints(self) -> list[Entrypoint]:
-        """What a worker serves: one for its name and one for each alias."""
+        """The entrypoints that a worker serves: one for its name and one for each alias."""
         return [self._entrypoint(name) for name in self.names]
 
     def _entrypoint(self, name: str) -> Entrypoint:
@@ -181,7 +181,7 @@ class Task(Generic[P, R]):
         )
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
-        """The job that `enqueue` with these arguments would put into the queue."""
+        """Return the job that `enqueue` with these arguments would enqueue."""
         return self._new_job(args, kwargs, EnqueueOptions())
 
     def job_of(self, payload: bytes) -> NewJob:

@@ -70,7 +70,7 @@ class Waiting:
                     del self._futures[job_id]
 
     async def close(self) -> None:
-        """Stop waiting; who waits still is cancelled."""
+        """Stop waiting, and cancel those who still wait."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -106,7 +106,7 @@ class Waiting:
             await asyncio.sleep(_AGAIN_SECONDS)
 
     def _ready(self) -> None:
-        """What ended before is announced no more."""
+        """Jobs that ended before this are not announced any more."""
         self._look_at_all = True
         self._wake.set()
 
@@ -116,7 +116,7 @@ class Waiting:
             self._wake.set()
 
     async def _look(self) -> None:
-        """Until nobody has waited for a while."""
+        """Run until nobody has waited for a while."""
         pause, idle_since = _FIRST_PAUSE_SECONDS, monotonic()
         while self._futures or monotonic() - idle_since < _IDLE_SECONDS:
             self._wake.clear()
@@ -139,7 +139,7 @@ class Waiting:
                 pause = min(pause * _SLOWER, _LONGEST_PAUSE_SECONDS)
 
     async def _resolve(self, asked: Iterable[JobId]) -> bool:
-        """Look once; whether anything ended."""
+        """Ask once for all jobs. Return whether any has ended."""
         try:
             known = await self._store.jobs.statuses(sorted(asked))
         except DatabaseError as error:

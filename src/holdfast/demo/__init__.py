@@ -1,1 +1,2 @@
-"""The demo: its handlers, its workers, and what kills them. `cli/demo/` tells the story."""
+"""The demo: its handlers, its workers, and the faults that kill them. `cli/demo/` tells the
+story."""

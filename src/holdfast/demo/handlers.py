@@ -1,4 +1,4 @@
-"""The jobs of the demo: one handler for each thing that can become of a job."""
+"""The jobs of the demo: one handler for each outcome that a job can have."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def fast(job: Job) -> None:
 
 
 async def slow(job: Job) -> None:
-    """Finishes even when it is told to stop, as code in a library might: its write comes late."""
+    """Finishes although it was asked to stop, as code in a library might: its write comes late."""
     with suppress(asyncio.CancelledError):
         await asyncio.sleep(SLOW_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Accounts for every job of a run: what was enqueued, and what the database says of it."""
+"""Accounts for every job of a run: compares the enqueued jobs with the database."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """A lease that ended without its worker having said how."""
+    """A lease that ended without an outcome from its worker."""
 
     job: JobId
     worker: str | None
@@ -88,7 +88,7 @@ class Ticks:
 
 
 async def draw_up(hf: Holdfast, ids: Mapping[str, Sequence[JobId]], ticks: Ticks) -> Ledger:
-    """From the queue and the log. `ids` is what the producer was given when it enqueued."""
+    """Make the ledger from the queue and the log. `ids` are those that the producer got."""
     first = min(job_id for of_one in ids.values() for job_id in of_one)
     log = [
         entry for entry in await hf.queries.queue_log(limit=_EVERYTHING) if entry.job_id >= first

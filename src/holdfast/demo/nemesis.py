@@ -1,4 +1,4 @@
-"""What goes wrong in the demo: a worker is killed, one is frozen, and one job kills its workers."""
+"""The faults of the demo: a worker is killed, one is frozen, and one job kills its workers."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _LEASE_SECONDS = f"{LEASE.total_seconds():g} s"
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """What happened to a worker, and what became of the jobs it held."""
+    """A fault of a worker, and the outcomes of the jobs that it held."""
 
     what: str
     number: int
     jobs: tuple[JobId, ...]
     seconds: float
-    """How long until the last of them was out of its hands."""
+    """Time until the last of its jobs had another holder or had ended."""
 
 
 class Nemesis:
@@ -130,7 +130,8 @@ class Nemesis:
         return [job for job in running if f":{pid}:" in (job.claimed_by or "")]
 
     async def _await_return(self, pid: int, jobs: tuple[JobId, ...]) -> None:
-        """Until none is in its hands any more, and another has taken up those that matter here."""
+        """Until it holds none of them any more, and another worker has claimed those that matter
+        here."""
 
         async def returned() -> bool:
             found = await self._hf.queries.get_jobs(jobs)

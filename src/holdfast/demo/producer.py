@@ -46,7 +46,7 @@ class Producer:
         return sum(len(ids) for ids in self.ids.values())
 
     async def stream(self) -> None:
-        """Enqueue until told to stop. Not by cancelling: it must learn the ids of what it did."""
+        """Enqueue until stopped. Not by cancelling: it must learn the ids of its jobs."""
         step = 0
         while not self.stopped.is_set():
             await self.add(_jobs(step))

@@ -24,7 +24,7 @@ _CONCURRENCY = 40
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A write that changed nothing, because the job was somebody else's by then."""
+    """A write that changed nothing, because another worker had the job by then."""
 
     worker: int
     job: JobId
@@ -55,7 +55,7 @@ class Witness:
 
 
 def refusals(directory: Path) -> list[Refusal]:
-    """What the witnesses wrote."""
+    """The lines that the witnesses wrote."""
     return list(_read(directory / REFUSALS))
 
 
@@ -70,7 +70,7 @@ def _read(file: Path) -> Iterator[Refusal]:
 
 
 async def work(directory: Path, number: int) -> None:
-    """Until told to stop, or until the demo that started it is gone."""
+    """Until stopped, or until the demo that started it is gone."""
     async with await handlers.main(str(directory)) as hf:
         hf.observe(Witness(directory, number))
         # Standard input is a pipe that nobody writes to: it ends with the demo.

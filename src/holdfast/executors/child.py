@@ -28,7 +28,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 
 class Reply(NamedTuple):
-    """What a handler raised, as plain values: exceptions need not survive pickling."""
+    """A handler's exception as plain values, because exceptions need not survive pickling."""
 
     exception_type: str
     exception_message: str
@@ -67,7 +67,7 @@ class Child:
 
     @property
     def died_idle(self) -> bool:
-        """It worked before, and its death has nothing to do with the job it was asked to run."""
+        """Whether it had served jobs and died before it was given the present one."""
         return self._has_served and not self._has_job
 
     def _receive(self) -> Reply | None:
@@ -90,7 +90,7 @@ class Child:
         return self.reap()
 
     def reap(self) -> int | None:
-        """Let it go and return its exit code; None if something else has collected that."""
+        """Close the connection. Return the exit code, None if something else has collected it."""
         self._connection.close()
         self._process.join(REAP_SECONDS)
         if self.alive:

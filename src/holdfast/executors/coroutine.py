@@ -1,4 +1,4 @@
-"""What all executors have in common, and the one for `async def` handlers."""
+"""The base of all executors, and the executor of `async def` handlers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AbstractEntrypointExecutor(ABC):
 
     @property
     def capacity(self) -> int:
-        """How many jobs run at once in this process, and are claimed for it; 0: no such bound."""
+        """How many jobs run at once in this process, and are claimed for it. 0 means unlimited."""
         return 0
 
     @property
@@ -29,12 +29,12 @@ class AbstractEntrypointExecutor(ABC):
 
     @property
     def written_retries(self) -> int | None:
-        """After how many retries it gives up, if one was given."""
+        """The number of retries after which it gives up, if one was given."""
         return None
 
     @abstractmethod
     async def execute(self, job: Job, context: Context) -> None:
-        """Run the handler. What this raises is what became of the job."""
+        """Run the handler. The job's outcome follows from what this raises."""
 
 
 @dataclass(eq=False)

@@ -43,7 +43,7 @@ class TimeLimit(AbstractEntrypointExecutor):
             if not scope.expired():
                 raise
             cause = error
-        # Whatever a handler that was asked to stop did afterwards: return, raise, ask for a retry.
+        # A handler that was asked to stop may return, raise or ask for a retry. None of it counts.
         if scope.expired():
             raise JobTimeout(
                 f"entrypoint {self.parameters.name!r} ran longer than its timeout of {timeout}"
@@ -64,7 +64,7 @@ class Adopted:
 
 
 def limited(parameters: EntrypointExecutorParameters, executor: Executor) -> Executor:
-    """The executor with the entrypoint's timeout, unless it sees to that itself."""
+    """Return the executor under the entrypoint's timeout, unless it applies the timeout itself."""
     whole = executor if isinstance(executor, AbstractEntrypointExecutor) else Adopted(executor)
     if parameters.timeout is None or whole.limits_time:
         return whole

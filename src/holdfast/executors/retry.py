@@ -50,7 +50,7 @@ class DatabaseRetryEntrypointExecutor(AbstractEntrypointExecutor):
     jitter: bool = False
     """Wait a random part of the delay, so that jobs that failed together do not come together."""
     inner: Executor | None = None
-    """Runs the handler; None: the executor of its kind."""
+    """Runs the handler. None means the executor of its kind."""
     limits_time = True
 
     def __post_init__(self) -> None:

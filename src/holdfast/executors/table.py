@@ -78,7 +78,7 @@ def _on_row(func: Callable[..., Any], job: Job, *context: Context) -> Any:
 
 
 def reader_of(func: Callable[..., Any]) -> Reader:
-    """How the handler wants its row: a mapping, a dataclass or a Pydantic model."""
+    """The kind of row that the handler takes: a mapping, a dataclass or a Pydantic model."""
     model = _annotation(func)
     if hasattr(model, "model_validate"):
         return lambda row: model.model_validate(dict(row))
@@ -101,7 +101,8 @@ def _is_mapping(model: Any) -> bool:
 
 
 def _annotation(func: Callable[..., Any]) -> Any:
-    """Read the first parameter alone: the others may name what exists for the type checker only."""
+    """Read the annotation of the first parameter. The others may name types that exist for the type
+    checker only."""
     try:
         first = next(iter(inspect.signature(func).parameters.values()))
     except (StopIteration, TypeError, ValueError):

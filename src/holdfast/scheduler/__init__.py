@@ -1,1 +1,1 @@
-"""Schedules: which instants a cron expression names, and the jobs they become."""
+"""Schedules: the instants of a cron expression, and the jobs of its ticks."""

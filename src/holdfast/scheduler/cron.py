@@ -43,8 +43,8 @@ _NICKNAMES = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-# Weekdays and leap days repeat so that whatever fires at all fires in these fifty years, which is
-# as far as the library searches.
+# Weekdays and leap days repeat, so an expression that fires at all fires in these fifty years,
+# which is as far as the library searches.
 _SEARCHED_FROM = datetime(2000, 1, 1)
 _FIRST_WINDOW = timedelta(minutes=1)
 _ELAPSED_HOUR = re.compile(r"\*(/\d+)?")

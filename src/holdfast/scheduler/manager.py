@@ -89,7 +89,7 @@ class SchedulerManager:
         return handle
 
     async def register(self) -> None:
-        """Write what is declared to the database."""
+        """Write the declared schedules to the database."""
         now = await self._store.jobs.now()
         for name, declared in self._definitions.items():
             self._registered[name] = await self._store.schedules.register(
@@ -102,11 +102,11 @@ class SchedulerManager:
             )
 
     async def tick(self) -> list[JobId]:
-        """Enqueue what is due now."""
+        """Enqueue all ticks that are due now."""
         return await tick(self._store, list(self._definitions))
 
     async def _tick_once(self) -> None:
-        """Enqueue a bite of what is due of each schedule; a second later comes the next."""
+        """Enqueue a bounded number of due ticks of each schedule. The next come a second later."""
         await tick(self._store, list(self._definitions), bites=1)
 
     @asynccontextmanager
@@ -185,7 +185,7 @@ class SchedulerManager:
 
 
 class ScheduleQueries:
-    """What an operator does with schedules, whether a worker runs or not."""
+    """The acts of an operator on schedules, whether a worker runs or not."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

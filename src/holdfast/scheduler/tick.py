@@ -115,9 +115,9 @@ async def tick(store: Store, names: Sequence[str], *, bites: int = _MOST_BITES) 
 
 
 def until_next(schedules: Iterable[Schedule], ticked: datetime, now: datetime) -> timedelta:
-    """How long to wait for the next tick, where all that was due at `ticked` has been tried."""
+    """Return the time until the next tick, where all that was due at `ticked` has been tried."""
     waits = [
-        # Of a tick that was tried in vain nobody can say when its row is free.
+        # Nobody can say when the locked row of a tick is free.
         MOMENT if schedule.next_run <= ticked else schedule.next_run - now
         for schedule in schedules
     ]

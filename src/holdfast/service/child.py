@@ -25,7 +25,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0
 
 
 class Child:
-    """Started with the same arguments: by its environment it knows what it is to be."""
+    """Started with the same arguments. The environment says what it is for."""
 
     def __init__(self, process: subprocess.Popen[bytes], link: Link) -> None:
         self._process = process
@@ -63,7 +63,7 @@ class Child:
         return monotonic() - self._began
 
     async def messages(self) -> AsyncIterator[Message]:
-        """What it says of itself, until it is gone; answers go to those who asked."""
+        """Receive its messages until it is gone. Answers go to those who asked."""
         async for message in self._link.messages():
             if "reply" not in message:
                 yield message
@@ -73,7 +73,7 @@ class Child:
             answer.set_exception(ConnectionResetError(f"process {self.pid} is gone"))
 
     async def send(self, **message: Any) -> None:
-        """Without effect on a child that is gone."""
+        """It has no effect on a child that is gone."""
         with suppress(ConnectionError):
             await self._link.send(**message)
 
@@ -110,7 +110,7 @@ class Child:
 
 
 class Worker:
-    """A worker in a child process, and what it has said of itself."""
+    """A worker in a child process, and its reports."""
 
     def __init__(self, child: Child, role: Role) -> None:
         self.child = child
@@ -125,7 +125,7 @@ class Worker:
         return cls(await Child.start(role), role)
 
     async def messages(self) -> AsyncIterator[Message]:
-        """What it says, until it is gone."""
+        """Yield its messages until it is gone."""
         async for message in self.child.messages():
             if "hello" in message:
                 self.id, self.caps = message["hello"], message["caps"]
@@ -134,7 +134,7 @@ class Worker:
             yield message
 
     async def ended(self, listening: asyncio.Task[None]) -> int:
-        """Wait for its end and for its last words. Return its exit code."""
+        """Wait for its end and for its last messages. Return its exit code."""
         code = await self.child.ended()
         await asyncio.wait([listening], timeout=_LAST_WORDS_SECONDS)
         listening.cancel()
@@ -160,7 +160,7 @@ class Restarts:
 
 
 def in_words(code: int) -> str:
-    """What an exit code means."""
+    """An exit code in words."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

@@ -28,14 +28,14 @@ _refused = RepeatedLog(logging.getLogger("holdfast.run"))
 
 
 class Probe(Protocol):
-    """What is asked about a worker, or about several together."""
+    """The questions about a worker, or about several together."""
 
     async def live(self) -> str | None:
-        """None, or why it should be started again."""
+        """Why it should be started again. None means that it lives."""
         ...
 
     async def ready(self) -> str | None:
-        """None, or why it does no work."""
+        """Why it does no work. None means that it is ready."""
         ...
 
     async def samples(self) -> Sequence[Sample]: ...

@@ -1,4 +1,5 @@
-"""How a parent process and its children talk: JSON lines over a socket that ends with either."""
+"""The messages between a parent process and its children: JSON lines over a socket that ends with
+either."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ Message = dict[str, Any]
 
 
 class Role(StrEnum):
-    """What a child process is started for."""
+    """The purpose of a child process."""
 
     worker = "worker"
-    """One of several that a supervisor looks after."""
+    """One of several workers under a supervisor."""
     quarantine = "quarantine"
     """Runs suspects and nothing else, beside one worker or several."""
     reloaded = "reloaded"

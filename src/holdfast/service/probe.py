@@ -1,4 +1,4 @@
-"""What can be asked about one worker, and done for it, from another thread."""
+"""Questions and requests about one worker, from another thread."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class WorkerProbe:
                 self._look_at = began + pause(monotonic() - began, _LOOK_SECONDS)
         samples = self.metrics.samples()
         if self.manager.suspects is Suspects.only:
-            # What runs suspects is no worker that one has asked for.
+            # A quarantine process does not count among the workers that were asked for.
             return [sample for sample in samples if sample.name != WORKERS]
         return samples
 
@@ -94,7 +94,7 @@ class WorkerProbe:
         self._home.call_soon_threadsafe(self.manager.treat_suspects, suspects)
 
     async def release(self, worker: str, caps: Mapping[str, int]) -> None:
-        """Take back the jobs of a worker that is known to be dead."""
+        """Recover the jobs of a worker that is known to be dead."""
         rules = [ClaimRule(name, _LEASE, max_recoveries=cap) for name, cap in caps.items()]
         began = asyncio.get_running_loop().time()
         for at in _RELEASE_AT:

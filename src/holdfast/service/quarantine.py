@@ -27,7 +27,7 @@ class Keeper:
     """Starts a quarantine process when suspects wait, and again for as long as they do.
 
     `attend` stays with the process until its end, releases its leases and returns its exit code.
-    `treat` tells the workers what to do about suspects.
+    `treat` says to the workers whether they run suspects.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Keeper:
                     await self._stopping.wait()
 
     async def _run_one(self) -> tuple[int, float, str]:
-        """Run one process. Return its exit code, its age in seconds and what became of it."""
+        """Run one process. Return its exit code, its age in seconds and its end in words."""
         try:
             worker = await Worker.start(Role.quarantine)
         except OSError as error:
@@ -182,5 +182,5 @@ class Companion:
 
 async def _listen(worker: Worker) -> None:
     async for _ in worker.messages():
-        # The worker notes what is of use. Unread messages would block it.
+        # The worker records the messages of use. Unread ones would block it.
         continue

@@ -21,7 +21,7 @@ _KILL_SECONDS = 4.0
 
 
 class Reloader:
-    """Keeps one child, which does all that the command would do without `--reload`."""
+    """Keeps one child, which does the same as the command without `--reload`."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
@@ -76,7 +76,7 @@ class Reloader:
 
 async def _ended(child: Child) -> int:
     async for _ in child.messages():
-        # Its words are for a supervisor; unread they would block it.
+        # Its messages are for a supervisor. Unread they would block it.
         continue
     return await child.ended()
 
@@ -94,7 +94,7 @@ async def _changes(root: Path, stopping: asyncio.Event) -> AsyncIterator[str]:
 
 
 def require_watchfiles() -> None:
-    """Say early what is missing."""
+    """Raise at the start if a package is missing."""
     try:
         import watchfiles  # noqa: F401 - only whether it is there
     except ImportError:

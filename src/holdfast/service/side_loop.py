@@ -121,7 +121,7 @@ class Side:
             self._begin(self._report_suspects(worker))
 
     async def _report_suspects(self, worker: WorkerProbe) -> None:
-        """While suspects wait, say so to the process that starts another one for them."""
+        """While suspects wait, report so to the process that starts another one for them."""
         while True:
             await asyncio.sleep(_REPORT_SECONDS)
             if not worker.manager.suspects_wait:
@@ -146,7 +146,8 @@ class Side:
         await worker.close()
 
     async def _attend(self, link: Link) -> None:
-        """Do what the parent asks until it is gone: after that nobody would replace or stop us."""
+        """Answer the parent until it is gone. After that nobody would replace or stop this
+        process."""
         async for message in link.messages():
             if "release" in message:
                 self._begin(self._release(link, message))

@@ -106,7 +106,7 @@ class Stop:
         try:
             self._wake.send(bytes([number]))
         except OSError:
-            # The buffer is full of signals: one more says nothing new.
+            # The buffer is full of signals. One more says nothing new.
             return
 
     def _forget(self) -> None:

@@ -85,7 +85,7 @@ class Supervisor:
                     return 0
 
     async def _run_one(self) -> tuple[int, str]:
-        """A worker's whole life: its exit code, and what became of it."""
+        """Run a worker to its end. Return its exit code and the end in words."""
         try:
             worker = await Worker.start(Role.worker)
         except OSError as error:
@@ -95,7 +95,7 @@ class Supervisor:
         return code, f"worker process {worker.child.pid} {in_words(code)} and its jobs are freed"
 
     async def _attend(self, worker: Worker) -> int:
-        """Listen to a worker until it is dead and what it leaves behind is taken care of."""
+        """Listen to a worker until it is dead and its leases are taken care of."""
         self._workers.add(worker)
         listening = asyncio.create_task(self._listen(worker))
         if self._level:
@@ -218,7 +218,7 @@ class Supervisor:
         return None if None in faults else next(iter(faults), "no worker runs")
 
     async def samples(self) -> list[Sample]:
-        """Sums; what workers counted that are gone stays in them."""
+        """The sums over all workers. Counts of workers that are gone stay in them."""
         asked = [worker for worker in self._workers if worker.id is not None]
         for worker, packed in zip(asked, await self._ask_each(asked, "samples"), strict=True):
             if isinstance(packed, list):

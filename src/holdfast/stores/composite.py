@@ -1,4 +1,4 @@
-"""Several tables served as one: Holdfast's own, and those that users declared as queues."""
+"""The composite store: several tables behind one store, Holdfast's own and those of users."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     )
 
     Take = Callable[[Leases, Sequence[ClaimRule], int], Awaitable[list[Job]]]
-    """Claims from one table: its leases, the wants of its entrypoints, and the limit."""
+    """Claims from one table: its leases, the rules of its entrypoints, and the limit."""
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -49,7 +49,7 @@ OWN = ""
 
 
 class TableParty(Leases, Protocol):
-    """Leases on a user's table, which is looked at before work begins."""
+    """Leases on a user's table, which is examined before work begins."""
 
     async def verify(self) -> None: ...
 
@@ -57,7 +57,7 @@ class TableParty(Leases, Protocol):
 
 
 class SeveralLeases:
-    """Sends each call to the table it is about; a claim gives each table its share."""
+    """Sends each call to the table that it concerns. A claim gives each table its share."""
 
     def __init__(self, parties: Mapping[str, Leases]) -> None:
         self._parties = dict(parties)
@@ -100,7 +100,7 @@ class SeveralLeases:
         )
 
     async def _first(self, rules: Sequence[ClaimRule], limit: int, take: Take) -> list[Job]:
-        """A group of suspects of one table, and of that alone; who is first changes every time."""
+        """Claim a group of suspects of one table alone. Each call begins with another table."""
         by_party = self._divide(rules)
         self._turn += 1
         names = list(by_party)
@@ -127,7 +127,8 @@ class SeveralLeases:
         limit: int,
         take: Take,
     ) -> list[Job]:
-        """What one table leaves over the next may have; who is first changes every time."""
+        """Divide a claim among the tables. Each call begins with another table, and one that has no
+        more jobs leaves its share to the next."""
         by_party = self._divide(rules)
         names = list(by_party)
         self._turn += 1
@@ -151,7 +152,8 @@ class SeveralLeases:
                 jobs += found
                 full += [name] if len(found) == size else []
             hungry = unasked + full
-        # What one table gave is leased: the trouble of another must not leave it to nobody.
+        # Jobs of the other tables are leased already. Raised here, an error of one table would
+        # leave them without an owner.
         if failure is not None and not jobs:
             raise failure
         return jobs
@@ -253,7 +255,7 @@ class SeveralLeases:
             await party.vacuum()
 
     def _note(self, act: str, name: str, error: DatabaseError | None) -> None:
-        """Say it once, not at every claim."""
+        """Log the error of a table once, not at every claim."""
         words = "" if error is None else str(error)
         if words and self._troubled.get((act, name)) != words:
             logger.warning("the %s of %s failed: %s", act, name or "the job table", words)
@@ -271,7 +273,7 @@ def _earliest(times: Iterable[timedelta | None]) -> timedelta | None:
 
 
 def _sum(parts: Iterable[Mapping[str, int]]) -> Counter[str]:
-    """The counts added up, without those of zero."""
+    """Sum the counts, without those of zero."""
     return sum((Counter(part) for part in parts), Counter())
 
 
@@ -301,7 +303,7 @@ class CompositeStore:
         self.leases = SeveralLeases(parties)
 
     async def depths(self) -> dict[str, TableDepth]:
-        """How full the users' tables are."""
+        """The depths of the users' tables."""
         return {name: await table.depth() for name, table in self._tables.items()}
 
     @property

@@ -1,4 +1,4 @@
-"""A driver -> the store behind it. Whoever is given a driver asks here."""
+"""Opens the store behind a driver."""
 
 from __future__ import annotations
 

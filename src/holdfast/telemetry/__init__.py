@@ -1,1 +1,1 @@
-"""Subscribers to a worker's events: what is counted, traced and logged about jobs."""
+"""Subscribers to a worker's events: metrics, traces and logs of jobs."""

@@ -1,4 +1,4 @@
-"""Looks at the queue now and then for gauges: what an outcome cannot tell."""
+"""Reads the queue now and then for gauges, which outcomes cannot give."""
 
 from __future__ import annotations
 
@@ -62,16 +62,16 @@ async def watch(store: Store, telemetry: Telemetry) -> None:
 
 
 def pause(seconds: float, least: float = INTERVAL) -> float:
-    """Until the next look, after one that took so long.
+    """Return the pause after a look that took this many seconds.
 
-    It counts the whole table, and every worker does: together they must not burden a database
-    that is behind with its work.
+    A look counts the whole table, and every worker makes one. Together they must not burden a
+    database that is behind with its work.
     """
     return max(least, min(seconds * _SHARE_OF_TIME, _LONGEST))
 
 
 class Gauged(Protocol):
-    """Whoever shows gauges."""
+    """An observer that shows gauges."""
 
     def gauge(
         self,

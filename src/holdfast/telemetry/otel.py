@@ -84,12 +84,12 @@ def _exporter(signal: str, environment: Mapping[str, str]) -> Any:
 
 
 class _Refused(NamedTuple):
-    """A job that the sampler did not want: nor will it want those with the same parent."""
+    """A job that the sampler refused. It refuses those with the same parent, too."""
 
     claim_token: UUID | None
     headers: Mapping[str, Any] | None
     context: contexts.Context
-    """The one that its handler ran in."""
+    """The context that its handler ran in."""
 
 
 _Claims = dict[tuple[str, "UUID | None"], Span]
@@ -212,7 +212,7 @@ class OpenTelemetry:
             record_all(self._duration, durations, {"queue": queue})
 
     def _counter(self, outcome: Outcome) -> tuple[metrics.Counter, str | None]:
-        """Where an outcome is counted, and because of which exception."""
+        """Return the counter of an outcome, and the type of the exception behind it."""
         match outcome:
             case Succeeded():
                 return self._processed, None
@@ -289,7 +289,7 @@ class _TracedExecutor:
     claims: _Claims
     worker: str
     refused: _Refused | None = None
-    """The last one: what comes next is most often of the same claim."""
+    """The last job that was not sampled. The next one is most often of the same claim."""
 
     @property
     def capacity(self) -> int:

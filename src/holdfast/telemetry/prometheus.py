@@ -1,4 +1,4 @@
-"""Counts what a worker does, as samples that can be summed over workers and read by Prometheus."""
+"""Counts a worker's events as samples that can be summed over workers and read by Prometheus."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Family:
     kind: str
     help: str
     shared: bool = False
-    """Every worker tells the same about the database, so that adding it up would be wrong."""
+    """Every worker reports the same value of the database, so it must not be summed."""
 
     @property
     def cumulative(self) -> bool:
-        """What was counted stays counted when its worker is gone."""
+        """Counts stay when their worker is gone."""
         return self.kind != "gauge"
 
 
@@ -152,7 +152,7 @@ class Metrics:
         oldest: Mapping[str, float],
         breakers: Mapping[str, str],
     ) -> None:
-        """What the queue looks like, until the next look."""
+        """The gauges of the queue, until the next look."""
         self._gauges = [
             *(Sample(_DEPTH, (*_of(name), ("status", word)), n) for name, word, n in depths),
             *(Sample(_OLDEST, _of(name), age) for name, age in oldest.items()),
@@ -189,7 +189,7 @@ def _histogram(
 
 
 def merge(parts: Iterable[Iterable[Sample]]) -> list[Sample]:
-    """The sum over several workers; of what is shared, the most."""
+    """Sum the families of several workers. Of shared values the largest counts."""
     sums: dict[tuple[str, Labels], float] = {}
     for name, labels, value in (sample for part in parts for sample in part):
         before = sums.get((name, labels), 0)
@@ -198,7 +198,7 @@ def merge(parts: Iterable[Iterable[Sample]]) -> list[Sample]:
 
 
 def cumulative(samples: Iterable[Sample]) -> list[Sample]:
-    """What remains true of a worker that has ended."""
+    """Return the counts that remain of a worker that has ended."""
     gauges = {family.name for family in FAMILIES if not family.cumulative}
     return [sample for sample in samples if sample.name not in gauges]
 

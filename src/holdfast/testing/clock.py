@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 
 class TravelClock:
-    """The usual clock until somebody travels. None means that the database's own is asked."""
+    """The usual clock until the test travels. None means that the database's own clock is asked."""
 
     def __init__(self) -> None:
         self._ahead = timedelta(0)

@@ -1,4 +1,4 @@
-"""A queue that a test asks what was enqueued, and whose jobs and time it moves by hand."""
+"""A queue for tests, which can be asked for its jobs and whose time is moved by hand."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ Target = Task[..., Any] | str
 
 @dataclass(frozen=True, slots=True)
 class Performed:
-    """What became of one run of a job."""
+    """The outcome of one run of a job."""
 
     id: JobId
     outcome: Outcome
     result: Any = None
-    """What the task returned, where it stores its results."""
+    """The return value of the task, where it stores its results."""
 
     @property
     def succeeded(self) -> bool:
@@ -58,13 +58,13 @@ class Performed:
 
     @property
     def error(self) -> TracebackRecord | None:
-        """What the handler raised."""
+        """The exception of the handler."""
         return getattr(self.outcome, "traceback", None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Adopted:
-    """An application's queue, and what it used before."""
+    """An application's queue, and the parts that it had before."""
 
     application: Holdfast
     store: Store

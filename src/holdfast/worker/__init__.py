@@ -1,1 +1,1 @@
-"""The worker: its files are the steps of a job's life there."""
+"""The worker. Its files are the steps of a job's life there."""

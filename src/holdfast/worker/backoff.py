@@ -38,7 +38,8 @@ class Backoff:
         self._logged = False
 
     def pause(self, what: str, error: Exception) -> float:
-        """Seconds to wait: few, so that work resumes soon after the database does."""
+        """Return the seconds to wait. They are few, so that work resumes soon after the database
+        does."""
         message = "%s: %s; retrying"
         self._logged = self._log.warning(message, what, error) or self._logged
         limit = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0**self.tries)

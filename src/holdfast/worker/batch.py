@@ -26,12 +26,12 @@ class Permit:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """What one claim may ask for: free capacity after the breakers had their say."""
+    """The limits of one claim: free capacity, as far as the breakers allow it."""
 
     rules: Sequence[ClaimRule]
     limit: int
     permits: Mapping[str, Permit] = field(default_factory=dict)
-    """By entrypoint. What is behind no breaker needs none."""
+    """The permits by entrypoint. Entrypoints without a breaker need none."""
     probe: tuple[str, Admission] | None = None
     """The request is for the probes of this breaker alone, so the rest has yet to be claimed."""
     pause: float = math.inf
@@ -40,7 +40,7 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedBatch:
-    """What one claim returned."""
+    """The jobs that one claim returned."""
 
     jobs: Sequence[Job]
     sent: float

@@ -1,4 +1,4 @@
-"""The breaker gate: what circuit breakers let a worker claim, and what it reports to them."""
+"""The breaker gate: the claims that circuit breakers allow a worker, and its reports to them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ closed it, or work for a probe of this worker may have been enqueued."""
 
 
 def judge(error: BaseException, policy: BreakerPolicy) -> bool | None:
-    """False: the dependency may be down. None: the error says nothing about it."""
+    """Return the verdict of an error on the dependency. False means that it may be down, None that
+    the error says nothing about it."""
     cause = blamed(error)
     if isinstance(cause, RemoteError):
-        # Of an exception in another process only the name of its class comes back.
+        # An exception in another process comes back by the name of its class alone.
         return None if cause.exception_type in {kind.__name__ for kind in policy.ignore} else False
     return None if isinstance(cause, (InvalidRow, *policy.ignore)) else False
 
@@ -64,12 +65,12 @@ class BreakerGate:
         self._log = RepeatedLog(logger)
 
     async def request(self, free: int) -> ClaimRequest:
-        """Return what to claim: the permitted probes of one breaker, or all other work."""
+        """Return the claim to send: the permitted probes of one breaker, or all other work."""
         if not self.guards:
             return ClaimRequest(self._all, free)
         # A failure that is reported while the database is asked may not be in its answer yet.
         unreported = self._unreported()
-        # Wanting none is a mere look, which changes nothing.
+        # A request for zero permits reads the breaker and changes nothing.
         admissions = await self._claiming.admit(list(self._policies.values()), 0)
         unreported |= self._unreported()
         for name in self._policies.keys() - unreported:

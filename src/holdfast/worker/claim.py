@@ -1,4 +1,5 @@
-"""Waits for a wake-up, for the next due job or for the poll; then claims what there is room for."""
+"""Waits for a wake-up, for the next due job or for the poll, and then claims as many jobs as
+fit."""
 
 from __future__ import annotations
 
@@ -95,14 +96,15 @@ class Claimer:
         self._signal = signal
         self._worker = worker
         self._last = ClaimRequest(rules, 0)
-        """The last request: what the breakers let through."""
+        """The last request, with the rules that the breakers allowed."""
         self._size = ClaimSize()
         self._backoff = Backoff()
         self._question: asyncio.Timeout | None = None
         self.stopping = False
         self._answered = False
         self._came_full = False
-        """Whether the last claim took as many jobs as it could: more may be waiting."""
+        """Whether the last claim returned as many jobs as it asked for, so that more may be
+        waiting."""
         self.rounds = 0
         """How many rounds of claiming were completed."""
         self.ticked = monotonic()
@@ -116,12 +118,12 @@ class Claimer:
             self._question.reschedule(asyncio.get_running_loop().time() + _STOP_REPLY_SECONDS)
 
     async def run(self, mode: QueueExecutionMode) -> None:
-        """Until stopped, or in drain mode until two scans of everything find nothing."""
+        """Claim until stopped, or in drain mode until two scans of everything find nothing."""
         drain = mode is QueueExecutionMode.drain
         quarantine, entrypoints = self._quarantine, self._dispatcher.entrypoints
         sweep, found_nothing = False, 0
         try:
-            # A stop that was asked for before is seen first.
+            # A stop that was requested before the run is noticed first.
             await asyncio.sleep(0)
             while not self.stopping:
                 alone, idle = 0, quarantine.idle
@@ -164,7 +166,7 @@ class Claimer:
                 if waited or ran or not answered:
                     due_at = monotonic()
                 if not ran:
-                    # None is due, or those that are may not be claimed yet.
+                    # None is due, or those that are due may not be claimed yet.
                     await self._stand_aside(lambda: False, seconds=_ALIVE_SECONDS)
                 self.rounds += 1
         finally:
@@ -199,8 +201,8 @@ class Claimer:
         steady, came_short = not self._gate.guards, len(jobs) < free
         self._dispatcher.expect(batch.seconds, steady=steady, came_short=came_short)
         if came_short or self.stopping or not steady:
-            # Two turns of the loop: jobs begin before anything else is asked of the database.
-            # A full claim is followed by another one, which goes first.
+            # Two iterations of the event loop: jobs begin before the next statement is sent. After
+            # a full claim the next claim goes first.
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         self._wakeup_policy.found(len(jobs), batch.seconds)
@@ -219,7 +221,8 @@ class Claimer:
             group = min(self._leases.suspect_group, self._dispatcher.room)
             group = min(group, self._settings.batch_size)
             leases = await self._claim_recovered(group, suspects=True)
-        # Settled, not only ended: no other job's death may be charged to the suspect.
+        # Wait until they are settled, not only ended: no other job's death may be charged to the
+        # suspect.
         await self._stand_aside(
             lambda: not any(lease in self._lease_set for lease in leases), seconds=math.inf
         )
@@ -266,24 +269,24 @@ class Claimer:
         try:
             waiting = await self._ask(self._leases.recovered_waiting(self._last.rules))
         except (DatabaseError, SchemaMissing, TimeoutError):
-            # The claim that follows says so.
+            # The claim that follows reports the error.
             self._quarantine.look_later()
             return False
         self._quarantine.expect(waiting)
         return True
 
     async def _request(self, limit: int, kind: _Kind) -> ClaimedBatch | None:
-        """Claim what the breakers let through. None means that no claim was answered."""
+        """Claim as many jobs as the breakers allow. None means that no claim was answered."""
         if self._dispatcher.entrypoints is not None:
             self._dispatcher.offer()
         sent = monotonic()
         try:
             batch = await self._ask(self._send(limit, kind, sent))
         except TimeoutError:
-            # Stopped, and the database is silent: a lease that it may have given lapses.
+            # The worker stops and the database is silent. A lease that it may have given expires.
             return None
         except (DatabaseError, SchemaMissing) as error:
-            # A worker that was never allowed to work will not be by waiting.
+            # A worker that lacked the privilege from the start does not get it by waiting.
             if isinstance(error, PrivilegeMissing) and not self._answered:
                 raise
             if isinstance(error, DeadlineExceeded):
@@ -322,7 +325,8 @@ class Claimer:
         return await self._leases.claim(rules, limit=limit, worker=self._worker, sweep=kind.sweep)
 
     async def _wait(self, drain: bool) -> None:
-        """Until a hint, a stop, the next due job or the poll; without room no hint is of use."""
+        """Wait for a notification, a stop, the next due job or the poll. A full worker ignores
+        notifications."""
         pause = self._poll_seconds
         if not self._signal.listening:
             pause = min(pause, _DEAF_POLL_SECONDS)
@@ -348,9 +352,9 @@ class Claimer:
         await self._lease_set.until(stirred, seconds=pause)
 
     async def _sooner(self, pause: float, drain: bool) -> float:
-        """Seconds after which a claim may find something, if that is before the pause is over."""
+        """Return the seconds after which a claim may find something, at most `pause`."""
         if self._last.rules:
-            # Where it fails, the next claim raises it again, and knows how long to wait.
+            # If this fails, the next claim fails as well, and its error decides the pause.
             with suppress(DatabaseError, TimeoutError):
                 due = await self._ask(self._leases.next_due(self._last.rules))
                 if due is not None:

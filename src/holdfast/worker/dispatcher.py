@@ -81,7 +81,7 @@ class Dispatcher:
         self.ended = 0
         """How many jobs have ended here so far."""
         self._answered_at, self._ended_before = monotonic(), 0
-        """When the last claim was answered, and how many jobs had ended by then."""
+        """The time of the last claim's answer, and how many jobs had ended by then."""
 
     @property
     def running(self) -> int:
@@ -114,7 +114,7 @@ class Dispatcher:
 
     @property
     def at_once(self) -> int:
-        """How many jobs may be claimed now. 0 where it is better to wait: `capacity` does."""
+        """How many jobs may be claimed now. 0 means that `capacity` waits for a better moment."""
         room = min(self.room, self._settings.batch_size)
         idle = not (self._active or self._arrived)
         ready = room > 0 and (idle or room == self._settings.batch_size)
@@ -122,7 +122,7 @@ class Dispatcher:
 
     async def capacity(self) -> int:
         """Wait until a claim may be sent. Return how many jobs it may ask for, 0 at a stop."""
-        # Handlers that are about to end do so now, and their slots are claimed for together.
+        # Handlers that are about to end do so now, so that one claim fills their slots.
         await asyncio.sleep(0)
         while not await self._lease_set.until(self._claimable, seconds=_FOREVER_SECONDS):
             pass
@@ -137,8 +137,8 @@ class Dispatcher:
             self.entrypoints.offer(job for batch in self._arrived for job in batch.jobs)
 
     def expect(self, claim_seconds: float, *, steady: bool, came_short: bool) -> None:
-        """Claim ahead by how many jobs end while a claim takes that long, where all jobs may start
-        freely.
+        """Claim ahead as many jobs as end while a claim takes `claim_seconds`, if nothing else
+        limits them.
 
         They are counted from answer to answer. Jobs that end at once are over before the next claim
         is sent, so during that claim none would end.
@@ -225,7 +225,7 @@ class Dispatcher:
             self._active += len(leases)
             self._begin(leases)
         else:
-            # A wait for an empty worker may be over.
+            # The worker may be empty now, and a waiter for that must be notified.
             self._lease_set.changed.set()
         return leases
 

@@ -27,7 +27,7 @@ class _Bounded:
 
     slots: Slots
     capacity: Capacity
-    """What was left of it after the last claim."""
+    """The capacity that the last claim left."""
     freed: int = 0
     """How many slots became free since that claim was answered."""
 
@@ -54,12 +54,12 @@ class EntrypointSlots:
 
     @property
     def full(self) -> bool:
-        """No entrypoint has room for another job."""
+        """Whether no entrypoint has room for another job."""
         return self._all_bounded and not any(each.slots.room > 0 for each in self._bounded.values())
 
     @property
     def reopened(self) -> bool:
-        """There is room again where the last claim took all there was."""
+        """Whether an entrypoint has room again whose capacity the last claim used up."""
         return any(each.capacity.left <= 0 < each.slots.room for each in self._bounded.values())
 
     def offer(self, coming: Iterable[Job]) -> None:
@@ -69,8 +69,8 @@ class EntrypointSlots:
             each.capacity.left = max(0, each.slots.room - count[name])
 
     def expect(self, share: float, *, steady: bool) -> None:
-        """After a claim that took this share of the time since the one before: where it took all
-        there was room for, more may be queued."""
+        """Claim ahead after a claim that took this share of the time since the one before. An
+        entrypoint whose capacity it used up may have more jobs queued."""
         for each in self._bounded.values():
             if steady and each.capacity.left <= 0:
                 each.slots.expect(each.freed * share)

@@ -1,4 +1,4 @@
-"""A handler's own transaction: what it writes and the end of its job are one commit.
+"""A handler's own transaction: its writes and the end of its job are one commit.
 
 The commit names the token of the lease. If the lease is over, everything is rolled back.
 """
@@ -60,7 +60,7 @@ class HandlerTransactions:
 
 
 class HandlerTransaction:
-    """What `ctx.transaction()` gives."""
+    """The transactions of `ctx.transaction()`."""
 
     def __init__(
         self, lease: Lease, context: Context, work: JobTransaction, *, keep_on_retry: bool
@@ -116,7 +116,7 @@ class HandlerTransaction:
         await self._undisturbed(self._work.rollback())
 
     def _outcome(self, error: BaseException | None) -> Outcome | None:
-        """What is committed when the block is left. None: nothing, or not yet."""
+        """The outcome that is committed when the block is left. None means none, or not yet."""
         if error is None:
             return None if self._context.stores_result else Succeeded()
         if self._keep_on_retry and requested(error):
@@ -137,7 +137,7 @@ class HandlerTransaction:
             raise asyncio.CancelledError
 
     async def _write(self, outcome: Outcome) -> None:
-        # From here on the lease is not stopped any more: the row itself says whose it is.
+        # From here on the lease is not stopped any more. The row itself decides who owns it.
         self._lease.settle_by = monotonic() + self._lease.seconds
         try:
             ended = await self._end(outcome)

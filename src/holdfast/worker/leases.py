@@ -53,7 +53,7 @@ class Lease:
     retired: bool = False
     """It asked for a retry there that the cap did not allow."""
     verdict: bool | None = None
-    """What the outcome says about the dependency: True works, False may be down, None nothing."""
+    """The verdict of the outcome on the dependency: True works, False may be down, None nothing."""
 
     @property
     def trusted(self) -> bool:
@@ -94,7 +94,7 @@ def leases_of(batch: ClaimedBatch, registry: Registry) -> list[Lease]:
 def _terms(
     job: Job, batch: ClaimedBatch, registry: Registry
 ) -> tuple[Entrypoint, float, float, Permit | None]:
-    """Return what the leases of one entrypoint in a batch have in common."""
+    """Return the common parts of the leases of one entrypoint in a batch."""
     entrypoint = registry.get(job.entrypoint)
     assert entrypoint is not None  # noqa: S101 - only what is registered is claimed
     assert job.lease is not None  # noqa: S101 - a claimed job has one
@@ -104,7 +104,7 @@ def _terms(
 
 
 def _by_claim(leases: Sequence[Lease]) -> Counter[UUID]:
-    """How many of each claim; neighbours mostly are of one, whose token is slow to hash."""
+    """Count the jobs of each claim. Neighbours mostly share one, whose token is slow to hash."""
     counts: Counter[UUID] = Counter()
     for token, some in groupby([lease.key.token for lease in leases]):
         counts[token] += len(list(some))
@@ -134,7 +134,8 @@ class Contact:
 
     @property
     def seconds(self) -> float | None:
-        """How long ago the last outage ended, 0 while one lasts; None means that there was none."""
+        """Seconds since the last outage ended, 0 while one lasts. None means that there was
+        none."""
         now = monotonic()
         if now - self._last > self._longest_gap:
             return 0.0
@@ -154,7 +155,7 @@ class LeaseSet:
         """A job under a fleet-wide limit has ended, or a failure was reported to a breaker. Another
         job may be claimable."""
         self.unreported: list[Lease] = []
-        """Leases that are over, but their breakers do not know it yet."""
+        """Leases that are over and whose verdicts their breakers do not have yet."""
         self._unwritable = False
         self._writing: Lease | None = None
         self.loop_blocked = False
@@ -186,12 +187,12 @@ class LeaseSet:
 
     @property
     def blocked(self) -> bool:
-        """Outcomes cannot be written: jobs that ran now would only be run again."""
+        """Outcomes cannot be written, so jobs that ran now would only be run again."""
         overdue = self._writing is not None and not self._writing.to_be_renewed
         return self._unwritable or overdue
 
     def writing(self, lease: Lease) -> None:
-        """Its outcome, the oldest one, is on its way."""
+        """Record that its outcome, the oldest one, is on its way."""
         self._writing = lease
 
     def written(self, *, failed: bool) -> None:
@@ -199,7 +200,8 @@ class LeaseSet:
         self.changed.set()
 
     def excuse(self, seconds: float) -> None:
-        """The event loop was blocked for `seconds`, so no outcome could be written meanwhile."""
+        """Record that the event loop was blocked for `seconds`, so that no outcome could be
+        written."""
         self.loop_blocked = False
         for lease in self._leases:
             if lease.settle_by is not None:
@@ -246,7 +248,7 @@ class LeaseSet:
         self.changed.set()
 
     async def until(self, true: Callable[[], bool], *, seconds: float) -> bool:
-        """Wait until something has changed so that `true()`; False when time is up."""
+        """Wait for a change after which `true()` holds. Return False when time is up."""
         deadline = monotonic() + seconds
         while True:
             self.changed.clear()

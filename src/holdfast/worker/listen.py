@@ -37,7 +37,7 @@ class Listener:
         """How many wake-ups have arrived."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Listen until cancelled."""
         while True:
             try:
                 await self._wakeups.listen(

@@ -34,7 +34,7 @@ class Blocked:
     lease: Lease | None
     """The job whose handler blocks it. None means that no handler is known to."""
     limit: str
-    """What was exceeded, in words."""
+    """The limit that was exceeded, in words."""
     stack: str
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class LoopWatchdog:
         self._log = RepeatedLog(logger)
 
     async def run(self) -> Blocked:
-        """In the event loop of the other thread, until the watched one is blocked for too long."""
+        """Watch from another thread's event loop, until the watched one is blocked for too long."""
         while True:
             self._measure()
             if (blocked := self._judge()) is not None:

@@ -1,4 +1,4 @@
-"""The QueueManager: what an application sees of its worker, before, during and after its runs."""
+"""The QueueManager: a worker as its application uses it, before, during and after its runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class QueueManager:
-    """Claims jobs of the registered entrypoints, runs them, and records what became of them."""
+    """Claims jobs of the registered entrypoints, runs them, and records their outcomes."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class QueueManager:
         """Setting it ends the graceful stop at once: running jobs are cancelled and released."""
         self.id = f"{platform.node()}:{os.getpid()}:{secrets.token_hex(4)}"
         self.queries: Any = None
-        """The queries of the application around it, for those who have only the manager."""
+        """The queries of the application around it, for code that has only the manager."""
         self.on_blocked: Callable[[str], None] | None = None
         """Ends the process, from another thread, when its event loop was blocked for too long."""
         self._status = WorkerStatus(self.id)
@@ -61,7 +61,7 @@ class QueueManager:
 
     @property
     def entrypoints(self) -> tuple[Entrypoint, ...]:
-        """What it can run."""
+        """The handlers that it can run."""
         return tuple(self._registry)
 
     def renew(self, shutdown: asyncio.Event) -> None:
@@ -121,7 +121,7 @@ class QueueManager:
 
     @property
     def seconds_since_claim(self) -> float:
-        """How long ago the database last answered a claim. Liveness is judged by it."""
+        """Time since the database last answered a claim. Liveness is judged by it."""
         return 0.0 if self._worker is None else monotonic() - self._worker.claimer.ticked
 
     async def run(
@@ -139,7 +139,7 @@ class QueueManager:
             )
         await self._store.verify()
         if policies := self._registry.breakers:
-            # Refused now, where their table is missing, and listed before the first job.
+            # It is refused now where its table is missing, and listed before the first job.
             await self._store.breakers.admit(list(policies.values()), 0)
         options = Options(
             chosen, mode, self._resources, self.shutdown, self.fast_stop, self.on_blocked
@@ -157,7 +157,7 @@ class QueueManager:
 
 
 def _only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What went wrong, without the wrapping of the task groups where it was one thing."""
+    """Return the single error inside nested task groups, or the group if there are several."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]

@@ -1,4 +1,4 @@
-"""Writes how far jobs are: the last word of each, a few times a second for all of them together."""
+"""Writes the progress of jobs: the last report of each, a few times a second for all together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MESSAGE_LIMIT = 500
 
 
 class ProgressWriter:
-    """What handlers say is written with the token of their lease, so a lost one says nothing."""
+    """Progress is written with the token of its lease, so a lost lease changes nothing."""
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
@@ -35,7 +35,7 @@ class ProgressWriter:
         self.rounds = 0
 
     def note(self, key: LeaseKey, fraction: float, message: str | None) -> None:
-        """Remember what a handler says. It may run in a thread."""
+        """Remember a handler's report. It may run in a thread."""
         text = None if message is None else sanitise(message, _MESSAGE_LIMIT)
         self._latest[key] = Progress(fraction, text)
         if threading.get_ident() == self._thread:

@@ -1,4 +1,4 @@
-"""Ends leases whose outcomes are written, and announces each outcome once, as what it became."""
+"""Ends leases whose outcomes are written, and publishes each outcome once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Publisher:
         self._signal = signal
 
     def publish(self, written: Written, *, in_doubt: bool) -> None:
-        """Announce what became of outcomes. `in_doubt`: they may have been written before."""
+        """Publish outcomes. `in_doubt` means that they may have been written before."""
         if written.moved:
             self._settled(written.moved)
         if written.retired:
@@ -83,6 +83,6 @@ class Publisher:
 
 
 def _held(outcome: Outcome) -> Held:
-    """What a request for a retry has become at the cap."""
+    """Return the outcome of a request for a retry that the cap refused."""
     assert isinstance(outcome, Retried)  # noqa: S101 - nothing else is retired
     return Held(outcome.error, outcome.traceback, RETIRE_LAST_RETRY.reason)

@@ -36,7 +36,7 @@ WORKERS_PER_SUSPECT = 5
 
 
 class Suspects(StrEnum):
-    """What a worker does about suspects."""
+    """A worker's treatment of suspects."""
 
     run = "run"
     """It runs them between its other jobs."""
@@ -74,7 +74,7 @@ class Quarantine:
         self.look_due = True
         """Whether to ask the store which recovered jobs wait."""
         self.idle = False
-        """No recovered job waits or runs, as far as this worker knows."""
+        """Whether no recovered job waits or runs, as far as this worker knows."""
 
     def _judge(self) -> None:
         """Correct `idle` after a change. Each claim reads it several times."""
@@ -103,7 +103,7 @@ class Quarantine:
 
     @property
     def suspects_wait(self) -> bool:
-        """Whether a suspect is due, whoever is to run it."""
+        """Whether a suspect is due, for this worker or another process."""
         return self._now() >= self._suspect_at
 
     @property
@@ -120,9 +120,9 @@ class Quarantine:
         return math.inf if self._crowded else max(self._suspect_at, self._not_before)
 
     def share(self, free: int) -> int:
-        """How many of the free slots are reserved for recovered jobs.
+        """Return how many of the free slots are reserved for recovered jobs: at most half of them.
 
-        This is at most half of them. Of a single slot it is every other one.
+        Of a single slot it is every other one.
         """
         room = self.room
         if not room:
@@ -142,7 +142,7 @@ class Quarantine:
         self._lease_set.changed.set()
 
     def expect(self, waiting: RecoveredWaiting) -> None:
-        """Record what waits, by the store."""
+        """Record the store's answer about waiting jobs."""
         now = self._now()
         self.look_due = False
         self._recovered_at, self._suspect_at = (
@@ -155,7 +155,7 @@ class Quarantine:
         self._lease_set.changed.set()
 
     def claimed(self, leases: Iterable[Lease], *, came_short: bool) -> None:
-        """Record recovered jobs that this worker begins. A claim that came short left none."""
+        """Record that this worker begins recovered jobs. A claim that came short left none."""
         self._running.extend(leases)
         if came_short:
             self._recovered_at = math.inf
@@ -177,12 +177,12 @@ class Quarantine:
                 self._not_before = 0.0
 
     def insist(self) -> None:
-        """Look again, and from now on let suspects run without a pause."""
+        """Ask the store again, and from now on let suspects run without a pause."""
         self.look_due = self._insisting = True
         self._judge()
 
     def look_later(self) -> None:
-        """The store could not be asked: the next sweep has it asked again."""
+        """Record that the store could not be asked. The next sweep has it asked again."""
         self.look_due = False
         self._judge()
 

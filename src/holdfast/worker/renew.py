@@ -80,7 +80,7 @@ class Renewer:
             watching.cancel()
 
     async def run(self, connect: Callable[[], Store], home: Store | None = None) -> None:
-        """Until cancelled."""
+        """Renew until cancelled."""
         store: Store | None = None
         try:
             while True:
@@ -102,7 +102,7 @@ class Renewer:
                 await store.close()
 
     def _due(self) -> list[Lease]:
-        # Jobs that ended well must not be run again because another blocks the event loop.
+        # Jobs that have ended must not run again because another one blocks the event loop.
         everything = self._lease_set.loop_blocked
         return [lease for lease in self._lease_set.snapshot() if everything or lease.to_be_renewed]
 
@@ -240,7 +240,7 @@ class RenewingThread:
         self._thread = threading.Thread(target=self._main, name="holdfast-renew", daemon=True)
 
     async def run(self) -> None:
-        """Until cancelled; an error in the thread is raised here."""
+        """Renew until cancelled. An error in the thread is raised here."""
         self._thread.start()
         try:
             await asyncio.shield(self._ended)
@@ -255,7 +255,7 @@ class RenewingThread:
         try:
             self._loop.call_soon_threadsafe(self._task.cancel)
         except RuntimeError:
-            # It has ended by itself.
+            # The thread has ended by itself.
             return
 
     def _main(self) -> None:

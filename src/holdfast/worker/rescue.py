@@ -1,4 +1,5 @@
-"""The last resorts of a worker: no lease is kept without a handler, and none is left in vain."""
+"""Ends leases that the usual steps cannot: those without a handler, and those of a worker that
+ends."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ _BLOCKED_SECONDS = 3.0
 """For the writes of a worker whose event loop is blocked for too long."""
 
 _REST_SECONDS = 0.8
-"""For what a settler that has ended left unwritten, and again for the rest."""
+"""For outcomes that an ended settler left unwritten, and again for the rest."""
 
 _NOT_STARTED = Released(NOT_STARTED)
 _BESIDE = Released("the event loop was blocked by another job")
@@ -90,7 +91,7 @@ class Rescue:
         """Called in the renewing thread: nothing is renewed while the event loop is blocked."""
         self._lease_set.given_up = blocked
         if self._end_process is not None:
-            # Should the loop answer again after all, this comes before any handler continues.
+            # If the loop answers again after all, this comes before any handler continues.
             self._home.call_soon_threadsafe(self._end_process, str(blocked))
         held, endings = self._lease_set.snapshot(), self._settler.endings
         ending = self._end_process is not None
@@ -111,7 +112,7 @@ class Rescue:
         self._lease_set.given_up = None
 
     async def release_rest(self, leases: Leases) -> None:
-        """Write and release what is left when the settler has ended before its time."""
+        """Write and release the rest when the settler has ended before its time."""
         try:
             async with asyncio.timeout(_REST_SECONDS):
                 await self._settler.flush()

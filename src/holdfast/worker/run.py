@@ -1,4 +1,4 @@
-"""One lease -> one Outcome. Whatever a handler does, this returns."""
+"""Runs the handler of one lease and returns an Outcome, whatever the handler does."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def run(
 
     Its own transaction, if it begins one, ends the job through `leases`.
     """
-    # Before the look at the reason: see worker/rescue.py.
+    # Note the start before reading the reason: see worker/rescue.py.
     began = lease.began = monotonic()
     if lease.cancellation.reason is not None:
         return _STOPPED[lease.cancellation.reason]
@@ -78,7 +78,7 @@ def _stopped(lease: Lease) -> Outcome | None:
 
 
 def _outcome(lease: Lease, error: BaseException) -> Outcome:
-    """A handler that was asked to stop has not failed, whatever it raised on the way out."""
+    """A handler that was asked to stop has not failed, whatever it raised on its way out."""
     if stopped := _stopped(lease):
         return stopped
     if lease.permit is not None:

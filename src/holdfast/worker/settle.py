@@ -34,7 +34,7 @@ _MANY_CLAIMS = 16
 
 
 class Settler:
-    """Writes outcomes: all that have come while the last write was on its way go together."""
+    """Writes outcomes. All that arrive during one write go together in the next."""
 
     def __init__(
         self,
@@ -77,10 +77,11 @@ class Settler:
         return [*self._writing, *self._pending, *self._locked]
 
     async def run(self) -> None:
-        """Until cancelled. A write that finds no database waits for it, and goes first then."""
+        """Write until cancelled. A batch that finds no database waits for it, and goes first
+        then."""
         backoff = Backoff()
         if self._pending:
-            # After an unexpected error the rest of its batch is waiting.
+            # An unexpected error left the rest of its batch here.
             self._wake.set()
         while True:
             await self._woken()
@@ -111,12 +112,12 @@ class Settler:
             self._writing = []
             unwritten = self._unwritten(batch) if failed else []
             self._pending.extendleft(reversed(unwritten))
-            # With nothing left to be written no later success would take the failure back.
+            # If nothing is left to be written, no later success would clear the failure.
             self._lease_set.written(failed=bool(unwritten))
         return pause
 
     def _isolate(self, batch: list[Ending]) -> None:
-        """After an unexpected error: write each alone, and hold the job that raises it twice."""
+        """After an unexpected error write each outcome alone. Hold the job that raises it twice."""
         if len(batch) > 1:
             self._one_by_one = len(batch)
             return
@@ -126,13 +127,13 @@ class Settler:
         self._suspect = lease
 
     async def flush(self) -> None:
-        """Write what is left, once, after `run` has ended."""
+        """Write the rest, once, after `run` has ended."""
         self._pending = deque(map(_spared, self._pending))
         while batch := self._next():
             await self._write(batch)
 
     async def _woken(self) -> None:
-        """Until an outcome comes, or those of locked rows are due."""
+        """Wait for an outcome, or until those of locked rows are due."""
         if not self._locked:
             await self._wake.wait()
         else:
@@ -156,7 +157,8 @@ class Settler:
         return [end for end in batch if end[0] in self._lease_set and end[0] not in locked]
 
     async def _write(self, batch: Sequence[Ending]) -> None:
-        # One table at a time: what went through there must not be sent again for trouble elsewhere.
+        # One statement a table. Outcomes that one table has accepted must not be sent again because
+        # of an error in another.
         by_statement: dict[tuple[type[Outcome], str, bool], list[Ending]] = defaultdict(list)
         for ending in batch:
             lease, outcome = ending
@@ -173,14 +175,14 @@ class Settler:
             except ConnectionFailed:
                 raise
             except DatabaseError as error:
-                # What one table has no time for, another may.
+                # Another table may still accept its outcomes.
                 failure = error
         if failure is not None:
             raise failure
         await self._delete_ended_claims()
 
     async def _settle(self, kind: type[Outcome], endings: Sequence[Ending]) -> None:
-        """Write outcomes of one kind, and publish what became of them."""
+        """Write outcomes of one kind, and publish each."""
         async for written in self._writer.write(kind, endings):
             if written.locked:
                 self._set_aside(written.locked)
@@ -188,7 +190,7 @@ class Settler:
             self._publisher.publish(written, in_doubt=self._in_doubt)
 
     def _set_aside(self, locked: Sequence[Ending]) -> None:
-        """A row that is locked must not keep the others from being written."""
+        """Keep outcomes of locked rows apart, so that they do not hold up the others."""
         self._log.warning("%d outcomes wait for transactions that lock their rows", len(locked))
         self._locked += locked
         self._retry_locked_at = monotonic() + _LOCKED_RETRY_SECONDS
@@ -201,7 +203,8 @@ class Settler:
             await self._leases.delete_claims(ended)
         except DatabaseError:
             logger.debug("%d ended claims are left to the sweep", len(ended))
-        # Only now: had this been cancelled, the end of the worker would see to them.
+        # Clear only after the statement succeeded. After a cancellation the end of the worker
+        # deletes them.
         del self._lease_set.ended_claims[: len(ended)]
 
 

@@ -59,8 +59,9 @@ class Steps:
     ) -> None:
         """Run a step until it returns, restarting it after unexpected errors.
 
-        `rounds` tells how many rounds the step has completed: a change is progress. `longest` caps
-        the pause before a restart. A vital step without progress ends after at least `patience`.
+        `rounds` returns how many rounds the step has completed: a change is progress. `longest`
+        caps the pause before a restart. A vital step without progress ends after at least
+        `patience`.
         """
         in_a_row, since, completed, pause = 0, 0.0, rounds(), 0.0
         while True:

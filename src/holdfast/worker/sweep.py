@@ -1,4 +1,4 @@
-"""Recovers the jobs of dead workers, and does the upkeep of the store: one worker for all."""
+"""Recovers the jobs of dead workers, and does the upkeep of the store, once for all workers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Sweeper:
         self.rounds = 0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Sweep until cancelled."""
         interval = self._settings.sweep_interval.total_seconds()
         lease = self._settings.heartbeat_timeout.total_seconds()
         while True:
@@ -110,7 +110,7 @@ class Sweeper:
 
 
 class Housekeeper:
-    """Runs the periodic upkeep of the store, however long that takes."""
+    """Runs the periodic upkeep of the store, however long it takes."""
 
     def __init__(self, leases: Leases, settings: WorkerSettings, duty: UpkeepDuty) -> None:
         self._leases = leases
@@ -119,7 +119,7 @@ class Housekeeper:
         self.rounds = 0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while self._interval:
             await _jittered(self._interval)
             try:
@@ -138,7 +138,7 @@ class CleanUp:
         self.rounds = 0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         cleaned = 0
         while True:
             await asyncio.sleep(_CLEAN_UP_SECONDS)

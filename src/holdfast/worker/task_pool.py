@@ -48,7 +48,7 @@ class TaskPool:
         self._progress = progress
         self._resources = resources
         self._running: set[asyncio.Task[None]] = set()
-        # Not the context of the caller: it may be the one of the handler that has just ended.
+        # The caller's context may be the one of the handler that has just ended.
         self._context = copy_context()
         self.rounds = 0
         """How many slices of tasks were started."""
@@ -74,7 +74,8 @@ class TaskPool:
             self.rounds += 1
 
     async def _work(self) -> None:
-        # Taken now: a task that is cancelled before it starts leaves its lease to another.
+        # A lease is taken by its task: one that is cancelled before it starts leaves its lease to
+        # another.
         lease = self._dispatcher.next()
         if lease is None:
             return

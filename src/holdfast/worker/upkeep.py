@@ -1,4 +1,4 @@
-"""The upkeep: what one worker does for all of them, and how they agree which one it is.
+"""The upkeep: one worker does it for all, and this decides which one.
 
 The worker that holds the duty has its token in a row of the database, with an expiry that it moves
 ahead. When the expiry passes, any other worker takes the row. Statements of the upkeep name the
@@ -66,12 +66,12 @@ class UpkeepDuty:
         self._taken = asyncio.Event()
         self._log = RepeatedLog(logger)
         self.others = False
-        """Another worker does the upkeep, as far as this one knows."""
+        """Whether another worker does the upkeep, as far as this one knows."""
         self.rounds = 0
 
     @property
     def current(self) -> Duty | None:
-        """What the statements of the upkeep are sent with."""
+        """The duty that the statements of the upkeep name."""
         if self._upkeep is None:
             return None
         return self._duty if self.held else Duty(self._duty.token, held=False)
@@ -86,7 +86,7 @@ class UpkeepDuty:
         return self._upkeep is None or self._duty.workers <= 1
 
     def vacant(self) -> None:
-        """Ask now: a report has told that nobody does the upkeep."""
+        """Ask now, because a report found that nobody does the upkeep."""
         self.others = False
         self._vacant.set()
 
@@ -98,7 +98,7 @@ class UpkeepDuty:
                 await self._taken.wait()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Hold the duty, or ask for it, until cancelled."""
         while self._upkeep is not None:
             try:
                 pause = await self._round(self._upkeep)
@@ -126,7 +126,8 @@ class UpkeepDuty:
         """Return the seconds until the next question."""
         distrusted = any(not lease.trusted for lease in self._lease_set.snapshot())
         if distrusted and self._duty.held and not self.alone:
-            # A worker's own sweeps leave it what it may still record; those of another do not.
+            # A sweep spares its own worker's leases, whose outcomes may still be recorded. Another
+            # worker's sweep does not.
             await self.release()
             return 2 * self._patience
         await self._ask(upkeep)
@@ -155,7 +156,8 @@ class UpkeepDuty:
 
     @property
     def _patience(self) -> float:
-        """The pause between the questions of a worker of a small fleet that does not hold it."""
+        """The pause between the questions of a worker that does not hold the duty, in a small
+        fleet."""
         return max(self._lasts * 2 / 3, _ASK_SECONDS_PER_WORKER * self._duty.workers)
 
     def _next(self) -> float:
@@ -177,7 +179,7 @@ class Lookout:
         self.rounds = 0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Look until cancelled."""
         pause = self._poll
         while True:
             await asyncio.sleep(pause)
@@ -191,7 +193,7 @@ class Lookout:
             self.rounds += 1
 
     async def _look(self) -> float:
-        """Wake whom there is overdue work for. Return the seconds until the next look."""
+        """Wake a worker for overdue jobs. Return the seconds until the next look."""
         began = monotonic()
         found = await self._upkeep.look(_GRACE)
         rest = (monotonic() - began) * _LOOK_TIME_DIVISOR
@@ -206,5 +208,5 @@ class Lookout:
 
 
 def _jitter() -> float:
-    """So that the workers of a fleet do not ask together."""
+    """Vary a time, so that the workers of a fleet do not ask together."""
     return random.uniform(0.7, 1.0)  # noqa: S311 - not a secret

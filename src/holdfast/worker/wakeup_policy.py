@@ -39,7 +39,8 @@ _NEED_TIMEOUT_SECONDS = 0.5
 _FIRST_RESCAN_SECONDS = 0.01
 _RESCAN_FACTOR = 4.0
 _PASS_ON_SECONDS = 0.5
-"""A worker that stands aside passes on one wake-up in this time: one for all comes back to it."""
+"""A worker that stands aside passes on one wake-up in this time. A wake-up for all would come back
+to it."""
 
 
 class WakeupPolicy:
@@ -65,7 +66,7 @@ class WakeupPolicy:
             self._send(needed=False)
 
     def full(self, entrypoints: Sequence[str], *, more: bool) -> None:
-        """Declare that this worker has no room. With `more` work about, wake another one."""
+        """Declare that this worker has no room. With `more` jobs waiting, wake another one."""
         if not self._quiet:
             self._quiet = True
             self._send(needed=False, pass_on=entrypoints if more else ())

@@ -1,4 +1,4 @@
-"""Says that a claim may find work: a wake-up came, or a job that was put off here is due."""
+"""Signals that a claim may find work: a wake-up came, or a job that was postponed here is due."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ class WorkSignal:
         """When the timer fires. Kept here, because not every timer of uvloop knows it."""
         self.pending = False
         self.listening = False
-        """Wake-ups arrive. Without them the worker polls often."""
+        """Whether wake-ups arrive. Without them the worker polls often."""
 
     def set(self) -> None:
-        """There may be work now."""
+        """Whether there may be work now."""
         self.pending = True
         self._lease_set.changed.set()
 
     def set_in(self, delay: timedelta) -> None:
-        """A job was put off by `delay`. Nobody else announces it before the next poll."""
+        """Record that a job was postponed by `delay`. Nobody else announces it before the next
+        poll."""
         loop = asyncio.get_running_loop()
         due = loop.time() + delay.total_seconds() + _TIMER_SLACK_SECONDS
         if delay < self._poll and due < self._due:
@@ -42,7 +43,7 @@ class WorkSignal:
             self._timer, self._due = loop.call_at(due, self._fire), due
 
     def cancel(self) -> None:
-        """Drop the jobs that were put off."""
+        """Drop the postponed jobs."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._due = None, math.inf

@@ -1,4 +1,4 @@
-"""One run of a worker: its parts are made and wired here, started, drained and stopped."""
+"""One run of a worker: its parts are made and connected here, started, drained and stopped."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Connections(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What a run is started with."""
+    """The arguments of a run."""
 
     settings: WorkerSettings
     mode: QueueExecutionMode
@@ -119,7 +119,7 @@ class Worker:
             options.resources,
         )
         self.quarantine = Quarantine(lease_set, suspects=status.suspects)
-        # Where there is no place for reports, there is none to say who does the upkeep either.
+        # A store without a place for reports has no place for the duty of the upkeep either.
         upkeep = None if store.reports is None else connections.housekeep.upkeep
         self.duty = UpkeepDuty(upkeep, lease_set, settings, worker)
         self.claimer = Claimer(
@@ -186,14 +186,15 @@ class Worker:
                 lasting.create_task(keep("progress", progress.run, lambda: progress.rounds)),
                 lasting.create_task(keep("rescue", self._rescue.run, lambda: self._rescue.rounds)),
             ]
-            # What ends the claiming, a crash or a cancellation too, is followed by the drain.
+            # The end of the claiming, also by a crash or a cancellation, is followed by the drain.
             patience = timedelta(0)
             try:
                 await self._claim()
                 patience = self._options.settings.drain_timeout
             finally:
                 self._status.state = "draining"
-                # Others need not wait until the last job has ended. The group may be over already.
+                # Other workers need not wait until the last job has ended. The group may be over
+                # already.
                 releasing = asyncio.get_running_loop().create_task(self.duty.release())
                 await self._drain(patience, settling)
                 if len(self.lease_set) and settling.done():
@@ -211,9 +212,10 @@ class Worker:
         await _close(fork for fork in self._connections if fork is not self._store)
 
     async def _introduce(self) -> None:
-        """Be refused now, where this user may not work, and be listed before the first job.
+        """Report before the first job. Raise PrivilegeMissing where this user may not work.
 
-        Over the connection for outcomes: where there is a database, it is open before the first.
+        The connection for outcomes is used: where there is a database, it is open before the first
+        outcome.
         """
         reports = self._connections.settle.reports
         try:
@@ -226,7 +228,7 @@ class Worker:
             logger.debug("the worker is not listed yet: %s", error)
 
     async def _claim(self) -> None:
-        """Claim, with all that only serves it, until there is nothing more to be claimed."""
+        """Claim, with the steps that only serve it, until nothing more is to be claimed."""
         connections, keep, claimer = self._connections, self.steps.keep, self.claimer
         sweeper, cancellations, listener = self._sweeper, self._cancellations, self._listener
         settings, duty = self._options.settings, self.duty
@@ -290,7 +292,7 @@ class Worker:
             waking.cancel()
             for lease in lease_set.snapshot():
                 lease.stop(SHUTDOWN)
-        # A settler that has ended settles nothing: what it left is released afterwards.
+        # A settler that has ended settles nothing. The rest is released afterwards.
         await lease_set.until(
             lambda: (
                 not len(lease_set)
@@ -306,7 +308,7 @@ class Worker:
     async def _leave_unsettled(self) -> None:
         unsettled = sorted(str(lease.job.id) for lease in self.lease_set.snapshot())
         logger.error("jobs %s could not be released; their leases will expire", unsettled)
-        # A server that is silent would be asked in vain to stop what it was sent.
+        # A server that is silent would not answer a request to cancel its statements either.
         await _close([self._connections.settle])
 
     async def _sign_off(self) -> None:

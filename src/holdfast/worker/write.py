@@ -1,4 +1,4 @@
-"""Outcome -> verb: writes the outcomes of one transition, and says what became of each."""
+"""Writes the outcomes of one transition, and returns the result of each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ASKED_BY: dict[type[Outcome], Transition] = {
     Held: TRANSITIONS[Verb.HOLD],
     Released: TRANSITIONS[Verb.RELEASE],
 }
-"""The transition an outcome asks for. Of an abandoned job there is nothing to write."""
+"""The transition that an outcome asks for. Nothing is written for an abandoned job."""
 
 _PASSING = ("40", "53", "55", "57", "58")
 """SQLSTATE classes of a server that is in trouble: conflicts, resources, locks, stops, disks."""
@@ -47,7 +47,7 @@ Ending = tuple[Lease, Outcome]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of some outcomes. Each is in one of these."""
+    """The results of some outcomes. Each is in one of these."""
 
     moved: Sequence[Ending] = ()
     """These took the transition that their outcome asked for."""
@@ -62,13 +62,13 @@ class Written:
 
 
 class OutcomeWriter:
-    """Writes what it can: one outcome that cannot be written does not keep the others back."""
+    """Writes outcomes. One that cannot be written does not keep the others back."""
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
 
     async def write(self, kind: type[Outcome], endings: Sequence[Ending]) -> AsyncIterator[Written]:
-        """Write outcomes of one kind and one table, and say after each statement what it did.
+        """Write outcomes of one kind and one table. Yield the results of each statement.
 
         DatabaseError means that the rest may go through later.
         """
@@ -96,7 +96,7 @@ class OutcomeWriter:
         endings: Sequence[Ending],
         changes: Sequence[Change] | None = None,
     ) -> Written:
-        """Write outcomes, by default all that there is to say of each."""
+        """Write outcomes, with their whole changes by default."""
         if changes is None:
             changes = [_change_of(ending) for ending in endings]
         moved = await self._leases.change(transition, changes)
@@ -121,7 +121,7 @@ class OutcomeWriter:
         """Divide outcomes into those whose rows are locked and the others."""
         locked = await self._leases.locked([lease.key for lease, _ in endings])
         if not locked:
-            # It was the table, or the row is free by now.
+            # The table is locked, or the row is free by now.
             raise error
         return (
             [ending for ending in endings if ending[0].key in locked],
@@ -129,7 +129,8 @@ class OutcomeWriter:
         )
 
     async def _move_alone(self, transition: Transition, ending: Ending) -> Written:
-        """Write one outcome of a batch that was refused. If it is the one, write its bare fact."""
+        """Write one outcome of a batch that was refused. If it is the one at fault, write it
+        without its texts and result."""
         try:
             return await self._move(transition, [ending])
         except DatabaseError as error:
@@ -148,18 +149,18 @@ class OutcomeWriter:
         except DatabaseError as error:
             if _passes(error):
                 raise
-            # Renewing it would hide the job for ever. Another worker may have better luck.
+            # Renewing the lease would hide the job for ever. Another worker may succeed.
             logger.exception("job %s is left to its lease", ending[0].job.id)
             return Written(refused=[ending])
 
 
 def committed(ending: Ending) -> Written:
-    """Return what a handler's own transaction has written."""
+    """Return the outcome that a handler's own transaction has written."""
     return Written(retired=[ending]) if ending[0].retired else Written([ending])
 
 
 def _change_of(ending: Ending) -> Change:
-    """What is to be written of an outcome."""
+    """Return the change that an outcome asks for."""
     lease, outcome = ending
     match outcome:
         case Succeeded(result):

@@ -1,6 +1,6 @@
 -- move($1 now, $2 worker, $3 force, $4 ids, $5 entrypoint, $6 actor, $7 reason, $8 channel)
 with clock as materialized (
-    -- A person acts on a stale lease at once; only the sweep gives grace after an outage.
+    -- A person may act on a stale lease at once. Only the sweep gives grace after an outage.
     select coalesce($1::timestamptz, clock_timestamp()) as now, null::timestamptz as since
 ),
 here as materialized (

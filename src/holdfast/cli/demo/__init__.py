@@ -80,7 +80,7 @@ async def _play(directory: Path, seconds: float, keep: bool, web: bool) -> bool:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What went wrong first, out of the groups of the tasks it went through."""
+    """Return the first error in the groups of the tasks that it went through."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

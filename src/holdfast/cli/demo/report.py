@@ -1,4 +1,5 @@
-"""What the demo prints when all is settled: the ledger, what was survived, and what to try next."""
+"""The report of the demo when all is settled: the ledger, the incidents, and commands to try
+next."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _PLANNED = 4
 
 @dataclass(slots=True)
 class Stage:
-    """What the acts share."""
+    """The objects that the acts share."""
 
     hf: Holdfast
     directory: Path
@@ -97,7 +97,7 @@ async def _page(hf: Holdfast, view: View) -> AsyncIterator[None]:
 async def _set(hf: Holdfast, directory: Path, seconds: float, view: View) -> Stage:
     handlers.register(hf)
     producer = Producer(hf.queries)
-    # The lowest id of this run: whatever is older belongs to another.
+    # The lowest id of this run. Older jobs belong to another run.
     await producer.add([NewJob(FAST)])
     await hf.scheduler_manager.register()
     await hf.schedules.resume(TICK)

@@ -28,7 +28,7 @@ _PLAIN_INTERVAL = 5.0
 
 
 class View(Protocol):
-    """Where the demo tells what it does."""
+    """The output of the demo."""
 
     def shown(self) -> AbstractContextManager[Any]: ...
 

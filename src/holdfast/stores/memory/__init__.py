@@ -351,7 +351,7 @@ class MemoryJobs:
         return sorted(self._workers.values(), key=lambda worker: worker.id)
 
     async def unrecorded(self) -> int:
-        """The rows themselves say who holds them."""
+        """There is no bookkeeping: the rows themselves say who holds them."""
         return 0
 
     async def sees_payloads(self) -> bool:
@@ -375,7 +375,7 @@ class _JoinedJobs(MemoryJobs):
 
     @_state.setter
     def _state(self, state: State) -> None:
-        """The transaction has it."""
+        """Nothing to do: the transaction has stored it."""
 
 
 class MemoryWakeups:
@@ -400,13 +400,13 @@ class MemoryWakeups:
             self._state.listeners.remove(listener)
 
     async def pass_on(self, entrypoints: Sequence[str]) -> None:
-        """Everybody hears of everything here."""
+        """Every listener was notified already."""
 
     async def recovered(self) -> None:
-        """Every worker looks by itself."""
+        """Every worker looks by itself, so there is nothing to pass on."""
 
     async def need(self, *, needed: bool) -> None:
-        """Telling costs nothing here."""
+        """A notification costs nothing here."""
 
 
 class MemoryStore:

@@ -66,6 +66,6 @@ class MemoryBreakers:
         return self._breakers.get(name) or Breaker.new(name, now)
 
     def _put(self, breaker: Breaker) -> None:
-        """A breaker about which nothing is known yet is not written down."""
+        """Store a breaker. One that is as new as on its first use needs no row."""
         if breaker.name in self._breakers or breaker != Breaker.new(breaker.name, breaker.updated):
             self._breakers[breaker.name] = breaker

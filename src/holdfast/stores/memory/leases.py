@@ -165,7 +165,7 @@ class MemoryLeases:
         claimed: list[Job] = []
         for priority in sorted(by_priority, reverse=True):
             lanes = by_priority[priority]
-            # Turns take turns: with one slot free no lane may always be the first.
+            # A rotation, because with one slot free no lane may always be the first.
             self._turn += 1
             start = self._turn % len(lanes)
             lanes = lanes[start:] + lanes[:start]

@@ -1,4 +1,4 @@
-"""What is paused, in memory."""
+"""The pauses of the memory store."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ _NO_DELAY = timedelta(0)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """All that a transition may need to know besides the row."""
+    """The facts that a transition may need besides the row."""
 
     now: datetime
     token: UUID | None = None
@@ -145,7 +145,7 @@ EFFECTS: dict[Effect, Callable[[Job, Asked], dict[str, Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Whom to tell that something happened."""
+    """The callbacks of one listener."""
 
     on_work: Callable[[], None]
     on_cancel: Callable[[JobId], None]
@@ -160,7 +160,8 @@ class _Last:
 
 
 class State:
-    """What the facets of one memory store share. No call awaits, so each is a transaction."""
+    """The state that the facets of one memory store share. No call awaits, so each is a
+    transaction."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or LocalClock()
@@ -171,7 +172,7 @@ class State:
         self.log: list[LogEntry] = []
         self.listeners: list[Listener] = []
         self.results: dict[JobId, tuple[StoredResult, datetime]] = {}
-        """What was stored, and when it expires."""
+        """The stored results, with the times at which they expire."""
         self.progress: dict[JobId, Progress] = {}
         self.result_listeners: list[Callable[[JobId], None]] = []
         self.pauses: dict[str, Pause] = {}
@@ -199,7 +200,7 @@ class State:
                 self._announce_result(job_id)
 
     def take_over(self, changed: Mapping[JobId, Job | None], entries: Sequence[LogEntry]) -> None:
-        """Make what a transaction has done visible, all at once."""
+        """Make the changes of a transaction visible, all at once."""
         for job_id, after in changed.items():
             before = self.rows.pop(job_id, None)
             if before is not None and self.keys.get(before.dedupe_key) == job_id:
@@ -260,7 +261,7 @@ class State:
         return [self.rows[id_] for id_ in sorted(set(ids)) if id_ in self.rows]
 
     def store_result(self, job_id: JobId, result: StoredResult, now: datetime) -> None:
-        """Keep what a job returned, and say that it is there."""
+        """Store the result of a job, and notify its listeners."""
         self.results[job_id] = result, now + result.keep
         self._announce_result(job_id)
 

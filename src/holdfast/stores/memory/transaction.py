@@ -1,4 +1,4 @@
-"""A transaction of the memory store: what is done in it is kept together, or not at all."""
+"""A transaction of the memory store: its changes are kept together, or not at all."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class MemoryUpkeep:
         return Duty(token, held=True, workers=1, now=self._state.now(), sent=sent)
 
     async def release(self, duty: str, token: UUID) -> None:
-        """Nobody waits for it."""
+        """Nobody waits for the duty."""
 
     async def look(self, grace: timedelta) -> Lookout:
         """Every worker looks by itself."""

@@ -38,7 +38,7 @@ JOB_COLUMNS = (
 """The fields of models.Job, in its order."""
 
 NEW_COLUMNS = (*NewJob._fields, "created", "updated")
-"""What an enqueue writes."""
+"""The columns that an enqueue writes."""
 
 LEASE_COLUMNS = ("heartbeat", "claim_token", "claimed_by", "claimed_at", "lease")
 """They count only while the row is picked."""
@@ -51,11 +51,11 @@ _INSTANTS = ("execute_after", "created", "updated", "last_error_at", "held_at")
 CLAIMED_VALUES = tuple(
     f"date_part('epoch', {column})" if column in _INSTANTS else column for column in CLAIMED_COLUMNS
 )
-"""As a claim gives them back. Instants are seconds since 1970: a driver takes longer to make three
-datetimes than for all other columns, and those of one claim are mostly the same."""
+"""The columns as a claim returns them. Instants are seconds since 1970: a driver takes longer to
+make three datetimes than for all other columns, and those of one claim are mostly the same."""
 
 HIDDEN_COLUMNS = {"payload": "bytea", "headers": "jsonb"}
-"""What a job carries for its handler: a reader need not see it. With the types."""
+"""The columns of a job's payload and headers, with their types. A reader need not see them."""
 
 LOG_COLUMNS = (
     "id",
@@ -116,7 +116,7 @@ class Binding:
 
     @property
     def relations(self) -> dict[str, str]:
-        """What the templates call the tables."""
+        """The names of the tables in the templates."""
         suffixes = (
             *("log", "leases", "statistics", "counted", "schedules", "workers", "breakers"),
             *("enqueues", "limits", "results", "progress", "retention", "pauses", "acts"),

@@ -66,7 +66,7 @@ class PostgresBreakers:
                 return admit(was, of, at, wanted)
 
             decided = await self._decide(seen[name], now, rule)
-            # Other workers are deciding on this row now: ask again soon.
+            # Other workers are deciding on this row now, so the answer changes soon.
             admissions[name] = decided or Admission(seen[name].breaker.generation, 0)
         return admissions
 
@@ -113,7 +113,8 @@ class PostgresBreakers:
     async def _decide(
         self, seen: Seen, now: datetime, rule: Callable[[Breaker, datetime], tuple[Breaker, T]]
     ) -> T | None:
-        """Apply a rule to a row until it holds; None: too many others wanted the same."""
+        """Apply a rule to a row until it holds. None means that too many other workers changed the
+        row."""
         name = seen.breaker.name
         for attempt in range(_TRIES):
             after, answer = rule(seen.breaker, now)

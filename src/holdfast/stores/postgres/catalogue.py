@@ -19,7 +19,7 @@ class Role(enum.StrEnum):
 
 _HEADER = "-- role: "
 OWNER = "owner"
-"""In the header of a file that only the owner of the tables runs. It is no statement."""
+"""The role in the header of a file that only the owner of the tables runs. It is no statement."""
 
 
 def source(file: str) -> str:
@@ -29,7 +29,7 @@ def source(file: str) -> str:
 
 @cache
 def roles() -> dict[str, Role]:
-    """By file, the role that exists for its statements; several may run them."""
+    """Return the role of each file. Other roles may run its statements as well."""
     folder = resources.files(__package__).joinpath("sql")
     files = sorted(each.name for each in folder.iterdir() if each.name.endswith(".sql"))
     found = {file.removesuffix(".sql"): source(file.removesuffix(".sql")) for file in files}

@@ -1,8 +1,9 @@
-"""Roles with no more than they need: what each may do to which table, as GRANT statements.
+"""Roles with least privilege: the privileges of each role on each table, as GRANT statements.
 
 Privileges end at columns. A producer cannot read a payload, a worker cannot write who cancelled a
-job, an operator cannot forge a claim, and nobody but the pruner can take a row out of the log. What
-an operator may write into the log is a matter of values, so a policy of the log says it.
+job, an operator cannot forge a claim, and nobody but the pruner can take a row out of the log.
+Privileges cannot restrict the values that an operator writes into the log, so a policy of the log
+does.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _grants(privilege: str, **columns: tuple[str, ...]) -> tuple[Grant, ...]:
 
 
 _OPERATED = (Verb.REQUEUE, Verb.EDIT, Verb.MOVE, Verb.CANCEL, Verb.DELETE)
-"""What an operator does to jobs."""
+"""The acts of an operator on jobs."""
 
 _ALL: tuple[str, ...] = ()
 _COUNTERS = ("status", "attempts", "recoveries", "execute_after", "held_at", "updated")
@@ -60,7 +61,7 @@ _LOGGED = (
     *("job_id", "status", "entrypoint", "priority", "attempt", "recoveries"),
     *("claimed_by", "claimed_at", "reason", "created", "enqueued_at", "due_at", "lease"),
 )
-# Of a row that was restored xmin tells that it is not of the transaction it names.
+# A row that was restored has an xmin of another transaction than the one it names.
 _COUNTED = (
     *("job_id", "id", "status", "entrypoint", "priority", "claimed_at", "created", "due_at", "tx"),
     "xmin",
@@ -70,7 +71,7 @@ _REGISTERED = ("name", "expression", "timezone", "misfire", "overlap", "next_run
 _BEATEN = ("entrypoints", "concurrency", "running", "state", "heartbeat")
 
 _VERSION = _grants("select", migrations=("version", "name", "compatible"))
-# Who enqueues may wait for the result. What a reader sees is for everybody's eyes.
+# Producers may wait for results. Readers see nothing that others may not see.
 _RESULTS = _grants("select", results=_ALL, progress=_ALL)
 _ENQUEUE = (
     *_grants("insert", table=NEW_COLUMNS, enqueues=_ALL),
@@ -106,7 +107,7 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
             "select",
             table=("id", "dedupe_key", "execute_after", "held_at", "status"),
             log=("id", "job_id", "status"),
-            # Which of them may be woken.
+            # These columns decide which worker is woken.
             workers=("id", "entrypoints", "concurrency", "running"),
         ),
     ),
@@ -170,7 +171,7 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class RoleNames:
-    """What the roles are called in the database. They may exist already, or be one role."""
+    """The names of the roles in the database. They may exist already, or be one role."""
 
     producer: str
     worker: str
@@ -242,7 +243,8 @@ def _own_sql(names: Names, roles: RoleNames, payloads: bool) -> list[str]:
     return [
         _spare_owner(tables, _distinct(roles, Role), f"{names.prefix}_{Role.WORKER}"),
         _open(relations["table"], _distinct(roles, Role)),
-        # What an earlier version or a person granted beyond the list below is taken away.
+        # Privileges that an earlier version or a person granted beyond the list below are taken
+        # away.
         f"revoke all on {', '.join(sorted(tables))} from {everyone};",
         f"grant usage on type {relations['status']} to {everyone};",
         *(grant.sql(relations, _quote(roles.all()[role])) for role, grant in given),
@@ -313,7 +315,7 @@ def _create(roles: Iterable[str]) -> str:
 
 
 def _spare_owner(tables: Iterable[str], roles: Iterable[str], instead: str) -> str:
-    """Refuse to take from an owner, who could then neither prune nor upgrade."""
+    """Refuse to take privileges from an owner, who could then neither prune nor upgrade."""
     relations = ", ".join(map(_literal, tables))
     return _for_each(
         roles,
@@ -328,7 +330,7 @@ def _spare_owner(tables: Iterable[str], roles: Iterable[str], instead: str) -> s
 
 
 def _open(table: str, roles: Iterable[str]) -> str:
-    """The way to a table, where it is barred. Its schema may be one of the search path."""
+    """Grant the privileges that lead to a table. Its schema may be one of the search path."""
     return _for_each(
         roles,
         "    if not has_database_privilege(grantee, current_database(), 'connect') then",

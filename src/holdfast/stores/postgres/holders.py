@@ -1,4 +1,4 @@
-"""Names the sessions that hold what a statement waits for."""
+"""Names the sessions whose locks a statement waits for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST = 3
 
 
 async def holders(question: Awaitable[Sequence[Row]]) -> str:
-    """Describe the sessions in the reply, for a log line. A failed question is no new trouble."""
+    """Describe the sessions in the reply, for a log line, also when the question fails."""
     try:
         found = await question
     except DatabaseError:

@@ -1,4 +1,4 @@
-"""One enqueue statement: its columns, its reply, and what is done when the reply is lost."""
+"""One enqueue statement: its columns, its reply, and the repetition when the reply is lost."""
 
 from __future__ import annotations
 
@@ -129,16 +129,17 @@ class Inserter:
         return reply
 
     async def _recall(self, key: UUID, patience: float) -> rows.Row | None:
-        """What happened under the key; when nothing did, nothing ever will."""
+        """Return the outcome under the key. A statement that has not happened by now never will."""
         await self._runner.run("enqueue_close", patience, key=key)
-        # A statement of its own: only a new snapshot sees whom the first one waited for.
+        # A statement of its own: only a new snapshot sees the transaction that the first one waited
+        # for.
         found = await self._runner.run("enqueue_recall", patience, key=key)
         return found[0] if found else None
 
 
 def new_key() -> UUID:
-    """Time first, as in a UUID of version 7: keys made one after the other lie side by side in the
-    index. The rest is chance."""
+    """Make a key. It begins with the time, as in a UUID of version 7, so keys made one after the
+    other lie side by side in the index. The rest is chance."""
     return UUID(bytes=(time.time_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10))
 
 

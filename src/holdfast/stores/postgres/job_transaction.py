@@ -42,7 +42,7 @@ class Opened(Protocol):
     """A transaction that was begun for a handler."""
 
     connection: object
-    """What the handler writes through."""
+    """The object that the handler writes through."""
     driver: Driver
     """For our own statements in it."""
 
@@ -116,7 +116,7 @@ class HandlerConnections:
 
 
 class PostgresJobTransaction:
-    """What the worker sees of a handler's transaction."""
+    """A handler's transaction, as the worker uses it."""
 
     def __init__(
         self,

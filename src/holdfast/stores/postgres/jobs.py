@@ -55,7 +55,7 @@ _OVERTAKERS = 3
 
 
 class PostgresJobs:
-    """What only a queue needs: insert, requeue, remove, read."""
+    """The statements that only a queue has: insert, requeue, remove, read."""
 
     def __init__(self, runner: Runner, names: Names, *, notify: bool) -> None:
         self._runner = runner
@@ -237,7 +237,7 @@ class PostgresJobs:
         return await self._see("browse", status=status, entrypoint=entrypoint, limit=limit)
 
     async def _see(self, statement: str, **values: object) -> list[Job]:
-        """Jobs, for some without what they carry."""
+        """Read jobs. Users without the privilege get them without payload and headers."""
         name = statement if await self.sees_payloads() else f"{statement}:hidden"
         return [rows.job(row) for row in await self._runner.run(name, **values)]
 
@@ -292,7 +292,7 @@ class PostgresJobs:
         return [rows.log_entry(row) for row in found]
 
     async def aggregate(self) -> int:
-        """For whoever may only read, the counts are as new as a worker's last look."""
+        """Count new log rows. A user who may only read leaves that to the workers."""
         total, more = 0, self._may_roll_up
         try:
             while more:
@@ -378,7 +378,7 @@ def _windows(since: timedelta | None) -> tuple[timedelta | None, ...]:
 
 
 def _batches(ids: Sequence[JobId]) -> list[list[JobId]]:
-    """In one order, so that no two statements can deadlock."""
+    """Sort the ids, so that no two statements can deadlock."""
     ordered = sorted(set(ids))
     return [
         ordered[start : start + _MOST_JOBS_A_STATEMENT]

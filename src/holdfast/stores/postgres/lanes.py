@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 _BOTTOM = datetime(1, 1, 1, tzinfo=UTC)
 _TOP = datetime(9999, 1, 1, tzinfo=UTC)
 MOST_OF_A_LANE = 1000
-"""What one statement claims of a lane. The planner knows this bound; without one it expects a tenth
-of the table, and from a million rows on it has each claim compiled, which takes 30 ms."""
+"""The most jobs that one statement claims of a lane. The planner knows this bound; without one it
+expects a tenth of the table, and from a million rows on it has each claim compiled, which takes
+30 ms."""
 _LAST_ID = 2**63 - 1
 _LOWEST, _HIGHEST = -(2**31) - 1, 2**31
 _SCAN_TIME_DIVISOR = 20

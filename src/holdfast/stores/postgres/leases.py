@@ -160,7 +160,7 @@ class PostgresLeases:
         )
 
     async def _claimed(self, jobs: list[Job]) -> list[Job]:
-        """End a claim: what its statements took is known, and in order."""
+        """Return the jobs of a claim, in order, once all its statements have been answered."""
         if self._unreadable:
             await self._hold_unreadable()
         if jobs and monotonic() - self._pauses.seen_at >= LATE_SECONDS:
@@ -277,7 +277,7 @@ class PostgresLeases:
     ) -> Recovery:
         if duty is not None and not duty.held:
             return Recovery()
-        # What an outage keeps on its way must not be taken for a judgement of today.
+        # A judgement that was delayed on its way by an outage must not count as one of today.
         if duty is None or duty.now is None:
             [[asked]] = await self._runner.run("now")
         else:
@@ -346,7 +346,7 @@ class PostgresLeases:
         self._pauses.scanned(asked_at, ((row[0], row[_LANE_COLUMNS]) for row in found))
 
     async def _without_paused(self, jobs: list[Job]) -> list[Job]:
-        """Release what was paused while a late reply was on its way."""
+        """Release jobs that were paused while a late reply was on its way."""
         await self._pauses.renew()
         late = {job.id for job in jobs if self._pauses.covers(job.entrypoint)}
         changes = [
@@ -387,7 +387,7 @@ class PostgresLeases:
     ) -> list[Job]:
         """Count and claim under the entrypoint's lock, so that the limit is never exceeded."""
         name, asked = lane.rule.entrypoint, monotonic()
-        # What this claim has taken already is not renewed yet, so it must not wait for long.
+        # Jobs that this claim has taken already are not renewed yet, so it must not wait for long.
         wait = f"{max(1, lane.rule.lease // _MILLISECOND // 20)}ms"
         try:
             async with self._runner.driver.transaction() as tx:
@@ -483,7 +483,7 @@ class PostgresLeases:
     def _readable(
         self, found: Sequence[rows.Row], token: UUID, read: Callable[[rows.Row], Job]
     ) -> list[Job]:
-        """All but those that Python has no room for: these are held once the claim is over."""
+        """Return the rows that Python can represent. The others are held once the claim is over."""
         jobs: list[Job] = []
         for row in found:
             try:
@@ -500,7 +500,7 @@ class PostgresLeases:
         self._unreadable.clear()
 
     async def _release_doubtful(self) -> None:
-        """Release what claims took whose replies never came."""
+        """Release the jobs of claims whose replies never came."""
         tokens = list(self._doubtful)
         found = await self._runner.run("claimed_under", tokens=tokens)
         changes = [Change(LeaseKey(JobId(row[0]), row[1]), reason=_LOST_REPLY) for row in found]
@@ -529,7 +529,7 @@ def _check_isolation(entrypoint: str, found: str) -> None:
 
 
 def _aging(job: Job, seconds: float) -> bool:
-    """What is claimed is not renewed before the claim is over, so it must not take long."""
+    """Jobs are not renewed before their claim is over, so it must not take long."""
     return job.lease is not None and seconds > job.lease.total_seconds() / 5
 
 

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from holdfast.stores.postgres.drivers.base import Driver
 
 UNDEFINED = ("42P01", "3F000")
-"""What PostgreSQL says of a table or schema that is not there."""
+"""The SQLSTATEs of a table or schema that does not exist."""
 
 _BREAKERS = 2
 
 _CAME_SECOND = ("55P03", "23505", "40P01", "42P06", "42P07", "42710")
-"""What PostgreSQL says when another session is creating, or has just created, the same objects."""
+"""The SQLSTATEs when another session is creating, or has just created, the same objects."""
 _BLOCKED = ("55P03", "40P01")
 """A lock was not granted in time, or a deadlock was ended."""
 
@@ -197,10 +197,10 @@ async def pending(driver: Driver, names: Names) -> list[Migration]:
 
 
 async def _create(driver: Driver, names: Names) -> list[str]:
-    """Create ledger and tables where there are none; the migrations applied.
+    """Create ledger and tables where there are none. Return the migrations applied.
 
-    One at a time has the ledger. While it is being made, the server's own catalogues keep others
-    waiting, and tell them afterwards that they came second.
+    Only one session can create the ledger. The server's own catalogues keep the others waiting, and
+    refuse them afterwards.
     """
     ledger, until = names.table("_migrations"), monotonic() + _PATIENCE_SECONDS
     for tries in count(1):
@@ -287,7 +287,8 @@ async def _concurrently(driver: Driver, names: Names, migration: Migration) -> b
     async with driver.transaction() as tx:
         if not await _is_missing(tx, names, migration):
             return False
-        # Whoever builds an index holds this lock to the end. What is invalid now was abandoned.
+        # The builder of an index holds this lock to the end, so an index that is invalid now was
+        # abandoned.
         await tx.script(f"lock table {table} in share update exclusive mode")
         if await _is_valid(tx, index) is False:
             _log.info("%s: removes what an interrupted build has left", migration.name)

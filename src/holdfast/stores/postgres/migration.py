@@ -1,8 +1,8 @@
 """A migration: one numbered file, which is one step of an upgrade.
 
-The file says in its header what a rolling upgrade needs to know of it: `-- compatible: yes` when
-workers of the version before go on working with the tables that it leaves, and `-- run:` when it
-cannot run in one short transaction.
+The header of the file says how it runs in a rolling upgrade: `-- compatible: yes` when workers of
+the version before go on working with the tables that it leaves, and `-- run:` when it cannot run in
+one short transaction.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The statements of the web page: what they are called, and the filters that they share."""
+"""The statements of the web page, by name, and the filters that they share."""
 
 from __future__ import annotations
 
 from holdfast.stores.postgres.binding import HIDDEN_COLUMNS, JOB_COLUMNS
 
 LISTED_COLUMNS = tuple(name for name in JOB_COLUMNS if name not in (*HIDDEN_COLUMNS, "claim_token"))
-"""A list shows jobs without what they carry: a page of payloads could be large."""
+"""A list shows jobs without payload and headers, because a page of payloads could be large."""
 
 LISTED = ", ".join(f"j.{name}" for name in LISTED_COLUMNS)
 
@@ -18,7 +18,7 @@ CHOSEN = """(:status::text is null or j.status::text = :status::text)
        else j.headers ->> :header::text = :header_value::text end)
   and (:since::interval is null
        or j.created >= coalesce(:now::timestamptz, clock_timestamp()) - :since::interval)"""
-"""The filters of a list; what is not given does not restrict."""
+"""The filters of a list. One that is not given does not restrict."""
 
 LISTS = ("page_jobs", "page_jobs_of", "page_jobs_held", "page_jobs_leased")
 """Each has a twin `name:hidden` for users whose privileges end before headers."""

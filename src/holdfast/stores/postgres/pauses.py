@@ -1,4 +1,4 @@
-"""Pauses in PostgreSQL: the operator's statements, and a worker's view of what is paused."""
+"""Pauses in PostgreSQL: the operator's statements, and a worker's view of them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class PostgresPauses:
 
 
 class PauseView:
-    """What one worker knows of pauses, and since when.
+    """The pauses that one worker knows of, and since when.
 
     A claim needs a view that is younger than VIEW_SECONDS. A view that cannot be renewed raises, so
     a worker without one claims nothing.
@@ -89,7 +89,7 @@ class PauseView:
         return any(self.paused.get(name, -math.inf) > now for name in ("", entrypoint))
 
     def scanned(self, asked_at: float, found: Iterable[tuple[str, bool]]) -> None:
-        """Take over what a scan said of each entrypoint that has lanes."""
+        """Take over the pauses of each entrypoint that a scan returned."""
         self.seen_at = asked_at
         for name, paused in found:
             self.paused.pop(name, None)

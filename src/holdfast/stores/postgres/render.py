@@ -52,7 +52,7 @@ IDS = "cast((select :held_ids::text::bigint[]) as bigint[])"
 """Sent as text, which drivers write ten times faster than an array; read once, not for each row."""
 
 PATIENCE = "set_config('lock_timeout', '100ms', true)"
-"""What a worker's change waits for a row at most: the others of its batch must not wait longer."""
+"""A worker's change waits this long for a row. The others of its batch must not wait longer."""
 
 _NOW = "coalesce(:now::timestamptz, clock_timestamp())"
 SINCE = (
@@ -97,7 +97,7 @@ MOST_UNCOUNTED = 50_000
 _COUNTS = """select bucket, entrypoint, priority, status, count, busy from {statistics}
       union all
       select bucket, entrypoint, priority, status, 1, busy from ({uncounted}) u"""
-"""What was counted, and what is still to be."""
+"""The counts, and the log rows that are not counted yet."""
 
 _PLACE = f"width_bucket(j.id, {IDS})"
 
@@ -202,7 +202,7 @@ _NEEDED = (
     f"when pg_try_advisory_lock({_LISTENERS}) then not pg_advisory_unlock({_LISTENERS}) "
     "else true end"
 )
-"""Whether some listener has said that it needs to be told, by sharing a lock."""
+"""Whether some listener needs NOTIFY, which it declares by sharing a lock."""
 
 _SLEEPER = "hashtextextended('listeners of ' || :channel::text || ' ' || w.id, 0)"
 _SLEEPS = (
@@ -216,7 +216,7 @@ _ON_DUTY = (
     f"and duty.expires > {_NOW}))"
 )
 """Whether the worker that sends the statement still does the upkeep. One that was frozen changes
-nothing when it wakes up late. Null is somebody who needs no duty, such as an operator."""
+nothing when it wakes up late. Null means that no duty is needed, as for an operator."""
 
 _LONGEST_WAKE = "1900"
 """Characters of a wake-up. A NOTIFY has room for 7999 bytes; workers that it does not name poll."""
@@ -265,7 +265,7 @@ def template(file: str) -> str:
 
 
 def sets(transition: Transition, binding: Binding) -> str:
-    """The assignments of a transition; a renewal is no change anyone needs to be told of."""
+    """The assignments of a transition. A renewal changes nothing that anyone is notified of."""
     parts = [EFFECTS[effect] for effect in transition.effects]
     if transition.verb is not Verb.RENEW:
         parts = [binding.become(transition.target), *parts, "updated = clock.now"]

@@ -1,4 +1,4 @@
-"""Results and progress in PostgreSQL, and the notifications that a result is there."""
+"""Results and progress in PostgreSQL, and the notifications of new results."""
 
 from __future__ import annotations
 

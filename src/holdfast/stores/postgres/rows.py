@@ -104,7 +104,7 @@ def integers(values: Iterable[int]) -> str:
 
 
 def column(values: list[T | None]) -> list[T | None] | None:
-    """An array that says nothing is not sent: PostgreSQL takes elements of null for null."""
+    """Return None for an array of nulls. It is not sent, and PostgreSQL reads nulls instead."""
     return None if values.count(None) == len(values) else values
 
 
@@ -132,7 +132,7 @@ def statistic(row: Row) -> Statistic:
 
 
 def traceback(record: TracebackRecord | None) -> str | None:
-    """As JSON; the fields that say nothing are left out."""
+    """Return the record as JSON, without a job id or time that is not known."""
     if record is None:
         return None
     fields = asdict(record)

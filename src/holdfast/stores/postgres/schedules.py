@@ -1,4 +1,4 @@
-"""Recurring jobs: rows whose ticks become jobs."""
+"""Recurring jobs: schedules as rows, and the jobs of their ticks."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ class PostgresWakeups:
             )
 
     async def _list(self, worker: str) -> None:
-        """Let producers see that this worker sleeps. One that they cannot see hears no wake-up."""
+        """Let producers see that this worker sleeps. A worker that they cannot see is not woken."""
         self._sleeper = f"{self._channel} {worker}"
         if self._needed:
             with suppress(DatabaseError):
@@ -226,7 +226,8 @@ class PostgresWakeups:
         await self._driver.close()
 
     async def need(self, *, needed: bool) -> None:
-        # Only a dedicated driver reaches the listening session. Others keep NOTIFY switched on.
+        # Only a dedicated driver reaches the listening session. Other drivers leave NOTIFY switched
+        # on.
         if self._needed is not None and needed != self._needed and self._driver.reconnects:
             self._needed = needed
             if not needed:

@@ -1,4 +1,4 @@
-"""What an upgrade will do, migration by migration, and which locks it takes on tables in use."""
+"""The plan of an upgrade: each migration, and the locks that it takes on tables in use."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class PlannedMigration:
 
 
 def upgrade_plan(pending: Sequence[Migration], names: Names) -> list[PlannedMigration]:
-    """What an upgrade by these migrations does, in their order."""
+    """The plan of an upgrade by these migrations, in their order."""
     return [_planned(migration, names) for migration in pending]
 
 

@@ -1,4 +1,4 @@
-"""What is done once for all workers, and how long log rows are kept."""
+"""The upkeep that one worker does for all, and how long log rows are kept."""
 
 from __future__ import annotations
 

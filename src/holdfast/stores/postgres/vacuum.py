@@ -1,8 +1,8 @@
 """Removes dead rows before they are many.
 
 Autovacuum looks once a minute. At full speed it then finds millions of dead rows and a table of
-gigabytes, and the seconds that it takes are missing elsewhere. Removed as they come they cost less,
-and always the same, and their space is used again while it is still in memory.
+gigabytes, and the seconds that it takes are missing elsewhere. Dead rows that are removed soon cost
+less, and always the same, and their space is used again while it is still in memory.
 """
 
 from __future__ import annotations

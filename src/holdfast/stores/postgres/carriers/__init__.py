@@ -1,4 +1,5 @@
-"""Carriers: what `.on(X)` joins. A library is imported only when X is an object of it."""
+"""Carriers join the transaction of a caller's object in `.on(X)`. A library is imported only when X
+is an object of it."""
 
 from __future__ import annotations
 

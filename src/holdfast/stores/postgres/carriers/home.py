@@ -63,7 +63,7 @@ class Home:
         return await asyncio.to_thread(self._learn, anew)
 
     def _learn(self, anew: bool) -> str | None:
-        """What the store's own connection sees. None when it cannot be asked."""
+        """Ask through the store's own connection. None when it cannot be asked."""
         with self._lock:
             if anew or not self._asked:
                 # An event loop of its own, because code without one asks as well.

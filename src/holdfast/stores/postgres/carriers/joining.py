@@ -28,7 +28,7 @@ class Carrier(Protocol):
     what: str
     """The object in words, such as "the asyncpg connection"."""
     begin_with: str
-    """What the caller writes to begin a transaction."""
+    """The code with which a caller begins a transaction."""
     synchronous: bool
     """Whether `session` never suspends, so that no event loop is needed."""
 

@@ -101,7 +101,7 @@ class Psycopg2Connection:
 
     @contextmanager
     def _committed(self) -> Iterator[None]:
-        """Commit what no transaction of the caller's is around."""
+        """Commit the block, unless it is in a transaction of the caller's."""
         ours = not self._connection.autocommit and not self.in_transaction
         try:
             yield
@@ -193,7 +193,7 @@ def _named(sql: str) -> str:
 
 
 def _adapted(value: Any) -> Any:
-    """What psycopg2 writes into the statement as a literal that PostgreSQL reads as meant."""
+    """Return a value whose literal, as psycopg2 writes it, PostgreSQL reads as meant."""
     if isinstance(value, (list, tuple)):
         return [_adapted(item) for item in value]
     if isinstance(value, UUID):

@@ -50,7 +50,7 @@ def carrier_of(transaction: Any) -> Carrier | None:
 
 
 def is_async(target: object) -> bool:
-    """Whether what it makes has to be awaited; InvalidInput for what makes no transactions."""
+    """Return whether its transactions are awaited. InvalidInput where it makes none."""
     if isinstance(target, (AsyncEngine, async_sessionmaker)):
         return True
     if isinstance(target, (Engine, sessionmaker)):
@@ -104,7 +104,7 @@ async def _awaited(value: Any) -> Any:
 
 
 class _Carrier:
-    """What both kinds share: the session over the connection that SQLAlchemy has now."""
+    """The common part of both kinds: the session over the connection that SQLAlchemy has now."""
 
     begin_with = 'an engine without isolation_level="AUTOCOMMIT"'
 

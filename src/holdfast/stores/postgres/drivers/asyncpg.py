@@ -243,7 +243,8 @@ class AsyncpgConnection:
             raise await self._failure(error, seconds) from None
 
     async def _failure(self, error: Exception, seconds: float) -> HoldfastError:
-        """What a failed call means. A statement past its deadline is cancelled on the server.
+        """Return the error of a failed call. A statement past its deadline is cancelled on the
+        server.
 
         asyncpg's own timeout leaves out the wait for a statement that it cancelled.
         """

@@ -1,7 +1,7 @@
-"""What the store asks of a driver, and what all drivers do alike.
+"""The protocol between the store and its drivers, and the common part of all drivers.
 
-A *connection* is one connection of a client library, its errors translated and its calls bounded.
-A driver lends a connection to each call: its only one, one of its own, or one of a caller's pool.
+A *connection* is one connection of a client library, its errors translated and its calls bounded. A
+driver lends a connection to each call: its only one, one of its own, or one of a caller's pool.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class BaseDriver(ABC):
             return await connection.fetch(sql, args, left)
 
     async def _fetch_bracketed(self, loan: Loan, sql: str, args: Sequence[object]) -> Sequence[Row]:
-        """Fetch with what a statement needs around it: more time, or its own isolation."""
+        """Fetch with more time or an isolation level of its own, where a statement needs that."""
         connection, limit = loan.connection, loan.connection.server_limit
         if limit is not None and loan.left > limit:
             async with lifted(connection, loan.left):
@@ -298,7 +298,8 @@ class SingleDriver(BaseDriver):
         async with self._lend(self.timeout) as loan:
             pooled = await listening.is_pooled(loan)
         if pooled:
-            # Whether it hears anything could only be asked through another connection.
+            # Only a message through another connection could show whether it receives
+            # notifications.
             self._pooler.warn_deaf("the server")
             await asyncio.Event().wait()
         await listening.attend(self._connection, self._lock, channel, on_notify, on_ready)

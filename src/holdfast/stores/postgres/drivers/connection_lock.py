@@ -92,7 +92,7 @@ class AsyncConnectionLock:
 
 
 class _Taken:
-    """What `taken` gives. After a sleep a generator would take five times as long."""
+    """The object that `taken` returns. After a sleep a generator would take five times as long."""
 
     __slots__ = ("_lock", "_seconds")
 

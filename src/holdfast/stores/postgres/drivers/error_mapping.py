@@ -1,4 +1,4 @@
-"""What a failed statement means: SQLSTATE in, error of our tree out."""
+"""Maps errors of the server and of client libraries to errors of our tree, by their SQLSTATE."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.stores.postgres.drivers.dsn import Target
 if TYPE_CHECKING:
     from holdfast.errors import HoldfastError
 
-# The session is over: only a new connection can help.
+# The session is over. Only a new connection can help.
 _LOST = frozenset({"25P03", "25P04", "53300", "57P01", "57P02", "57P03", "57P05"})
 _READ_ONLY = "25006"
 FULL = "53300"

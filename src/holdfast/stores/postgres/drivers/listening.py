@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.stores.postgres.drivers.connection_lock import ConnectionLock
 
 LOCK_SECONDS = 8.5
-"""What a listener waits for other statements on its connection."""
+"""A listener waits this long for other statements on its connection."""
 PING_EVERY = 30.0
 PING_TIMEOUT = 5.0
 
@@ -153,7 +153,7 @@ class _Listener:
 async def _ping(listener: _Listener) -> None:
     """Ask the server whether this session still listens.
 
-    A peer that vanished keeps the socket open and silent, so only a question tells.
+    A peer that vanished keeps the socket open and silent, so only an answer shows that it is there.
     """
     connection = listener.connection
     if connection.closed:

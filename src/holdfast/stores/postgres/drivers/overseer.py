@@ -1,4 +1,5 @@
-"""Long statements: they may take their time, but only while the server is at work on them."""
+"""Bounds long statements: they may take their time, but only while the server is at work on
+them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _AT_WORK = "select count(*) from pg_stat_activity where pid = $1 and state = 'ac
 class Overseer:
     """Asks through another connection whether a statement without an answer is still run.
 
-    No deadline could tell a migration of a large table from a network that has lost its way.
+    No deadline could distinguish a migration of a large table from a network that has failed.
     """
 
     def __init__(self, sibling: Callable[[], Driver]) -> None:

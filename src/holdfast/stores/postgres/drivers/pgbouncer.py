@@ -1,7 +1,7 @@
-"""A pooler such as PgBouncer between a driver and the server: what is known of it.
+"""Handles a pooler such as PgBouncer between a driver and the server.
 
 In transaction mode each statement may meet another server session. A named prepared statement is
-then missing, or another client's under the same name; LISTEN succeeds and nothing is ever heard.
+then missing, or another client's under the same name; LISTEN succeeds and no notification arrives.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the psycopg drivers, async and sync, do alike."""
+"""The common part of the psycopg drivers, async and sync."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ def begin(connection: psycopg.BaseConnection[Any]) -> str:
 
 
 def shut(connection: psycopg.BaseConnection[Any]) -> None:
-    """End the conversation; whoever waits for an answer on it is told so at once.
+    """End the connection. Its users get their errors at once.
 
-    Shut down, not closed: under a statement in flight the number could get a new owner.
+    The socket is shut down, not closed: under a statement in flight its number could get a new
+    owner.
     """
     with suppress(psycopg.Error, OSError):
         twin = socket.socket(fileno=os.dup(connection.fileno()))

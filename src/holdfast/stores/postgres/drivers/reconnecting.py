@@ -106,7 +106,7 @@ class Reconnecting(BaseDriver):
             self._pool.leave(self._lock, loan.connection, failed)
 
     def _begin(self) -> None:
-        """Serve this event loop; what was opened in one that has ended went with it."""
+        """Serve this event loop. Connections of one that has ended are dropped."""
         if self._closed:
             raise ConnectionFailed(
                 f"the driver {self._purpose!r} is closed; enter the queue "

@@ -82,8 +82,8 @@ async def _undo(connection: Connection, rollback: str, nested: bool) -> None:
         # A savepoint that is not there any more was released before the cancellation came. The
         # transaction around it has failed now, and rolls back.
         released = nested and not isinstance(error, ConnectionLost)
-        # Of anything else nothing tells whether it took effect. A transaction that stayed open
-        # would take in what comes next, and never commit it.
+        # Other failures do not show whether the statement took effect. A transaction that stayed
+        # open would take in the next statements, and never commit them.
         if not released:
             connection.drop()
     except BaseException:

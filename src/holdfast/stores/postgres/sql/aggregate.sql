@@ -2,8 +2,8 @@
 -- Adds the log rows committed since the last run to the statistics, a bounded number of
 -- transactions at once. Index: log_time.
 -- `wait` and `run` are positions in a histogram (holdfast.histogram).
--- Promise: every row once, because a row is counted when its transaction is older than every
--- running one; a single counter at a time.
+-- Promise: every row is counted once, because a row is counted when its transaction is older than
+-- every running one; one session counts at a time.
 with running as materialized (
     select pg_snapshot_xmin(pg_current_snapshot())::text::bigint as tx,
            pg_current_xact_id()::text::bigint as mine

@@ -1,5 +1,5 @@
 -- role: operator
--- Makes breakers known; those that are known stay as they are.
+-- Creates the rows of breakers; rows that exist stay as they are.
 insert into {breakers} (name, updated)
 select name, coalesce(:now::timestamptz, clock_timestamp())
 from unnest(:names::text[]) as name

@@ -1,7 +1,7 @@
 -- role: operator
--- Writes a breaker as the rules have decided it, if it is still what they decided upon.
+-- Writes a breaker as the rules have decided it, if its row has not changed since it was read.
 -- Promise: no lock is held between statements, and none is waited for: a worker that freezes, or a
--- transaction left open, keeps nobody else from going on. No row back means: look again.
+-- transaction left open, does not stop others. No row back means that it must be read again.
 -- Index: primary key.
 with mine as materialized (
     select b.name

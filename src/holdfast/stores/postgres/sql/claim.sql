@@ -7,7 +7,7 @@
 -- are then found by their place. One that changed after the statement began is left to the next.
 -- Behind a select the planner does not see how many lanes are asked for. Otherwise it makes a plan
 -- for each number of them, every time, and that takes longer than a claim of one job.
--- The reply to a forgotten claim costs nothing (the job runs again), so it need not be fsynced.
+-- A claim that a crash loses costs nothing (the job runs again), so it need not be fsynced.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now,
            case when :relaxed::boolean then set_config('synchronous_commit', 'off', true) end

@@ -1,6 +1,6 @@
 -- role: pruner
 -- Deletes log rows of these entrypoints, or of all, upwards from one of them, in bounded batches.
--- Index: primary key. Promise: none that is still to be counted (see prune.sql).
+-- Index: primary key. Promise: deletes none that is not counted yet (see prune.sql).
 with newest as materialized (
     select greatest(
         pg_snapshot_xmax(pg_current_snapshot())::text::bigint,

@@ -1,7 +1,7 @@
 -- role: worker
--- How many rows of the queue are dead and how many are not, by the server's own count. Nothing where
--- this role may not vacuum the table (before version 17 only its owner may), or another session does so:
--- to find that out by trying would leave a warning in the server's log.
+-- The number of dead and of live rows of the queue, by the server's own count. No row comes back where
+-- this role may not vacuum the table (before version 17 only its owner may), or another session does:
+-- trying would leave a warning in the server's log.
 select pg_stat_get_dead_tuples(c.oid), pg_stat_get_live_tuples(c.oid)
 from pg_class c
 where c.oid = :table::text::regclass

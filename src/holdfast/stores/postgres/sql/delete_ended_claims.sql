@@ -1,5 +1,5 @@
 -- role: worker
--- Drops old claims none of whose jobs is leased under them any more. Index: primary key.
+-- Deletes old claims none of whose jobs is leased under them any more. Index: primary key.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now,
            set_config('synchronous_commit', 'off', true)

@@ -1,5 +1,5 @@
 -- role: worker
--- Drops the keys of enqueues whose statement can no longer be on its way. Index: primary key, whose
+-- Deletes the keys of enqueues whose statement can no longer be on its way. Index: primary key, whose
 -- first digits are the milliseconds of the client's clock; `created` is the server's.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) - interval '1 hour' as past,

@@ -1,7 +1,7 @@
 -- role: pruner
 -- Deletes log rows whose time is over, in bounded batches. Index: log_time, primary key.
--- Promise: none that is still to be counted (see prune.sql), and none of a job that is still in the
--- queue, held or not. The newest rows of the two kinds bound the scan of the index.
+-- Promise: deletes none that is not counted yet (see prune.sql), and none of a job that is still in
+-- the queue, held or not. The newest rows of the two kinds bound the scan of the index.
 with newest as materialized (
     select greatest(
         pg_snapshot_xmax(pg_current_snapshot())::text::bigint,

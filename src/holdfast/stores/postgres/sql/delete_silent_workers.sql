@@ -1,5 +1,5 @@
 -- role: worker
--- Drops the workers that have said nothing for an hour. They say something every few seconds.
+-- Deletes workers that have not reported for an hour. Live workers report every few seconds.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now,
            set_config('synchronous_commit', 'off', true)

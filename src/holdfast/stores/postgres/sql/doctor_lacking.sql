@@ -1,5 +1,5 @@
 -- role: reader
--- The places in these lists of the privileges that a role lacks, by grant or by membership.
+-- The positions in these lists of the privileges that a role lacks, by grant or by membership.
 -- Reads no table of Holdfast's.
 select w.place
 from unnest(:tables::text[], :columns::text[], :privileges::text[])

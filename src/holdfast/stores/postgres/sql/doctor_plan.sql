@@ -1,5 +1,5 @@
 -- role: reader
--- The walk of a claim along the due jobs of one entrypoint, of which only the plan is asked for.
+-- The walk of a claim along the due jobs of one entrypoint. Only its plan is read.
 -- Index: ready, from the lane's floor. The cost of any other plan grows with the backlog.
 select j.id
 from {table} j

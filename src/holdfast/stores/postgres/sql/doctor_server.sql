@@ -1,5 +1,5 @@
 -- role: reader
--- What the server says of itself, and the oldest transaction that keeps dead rows from being removed.
+-- Settings of the server, and the oldest transaction that keeps dead rows from being removed.
 -- Reads no table of Holdfast's.
 select pg_is_in_recovery() as standby, current_setting('fsync') = 'on' as fsync,
        current_setting('full_page_writes') = 'on' as full_page_writes,

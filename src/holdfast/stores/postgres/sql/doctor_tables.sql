@@ -1,6 +1,6 @@
 -- role: reader
 -- Rows and sizes of the queue and of the log, by the server's own count, the indexes of the queue that
--- are valid, and from how many dead rows on autovacuum comes. Reads no table of Holdfast's.
+-- are valid, and the number of dead rows at which autovacuum begins. Reads no table of Holdfast's.
 with options as materialized (
     select o.option_name as name, o.option_value as value
     from pg_class t cross join lateral pg_options_to_table(t.reloptions) o

@@ -1,5 +1,5 @@
 -- role: operator
--- Replaces the payload of a held job, and says in the log who did. Index: primary key.
+-- Replaces the payload of a held job, and logs the actor. Index: primary key.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 ),

@@ -1,5 +1,6 @@
 -- role: producer
--- Ends all doubt about an enqueue: unless it has happened, it never will. Index: primary key.
+-- Decides the outcome of an enqueue in doubt: if it has not happened yet, it never will.
+-- Index: primary key.
 insert into {enqueues} (key, created)
 values (:key::uuid, coalesce(:now::timestamptz, clock_timestamp()))
 on conflict do nothing

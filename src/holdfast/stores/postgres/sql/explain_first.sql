@@ -1,5 +1,5 @@
 -- role: reader
--- The job of an entrypoint that is claimed next, or else the first that is due later.
+-- The job of an entrypoint that is claimed next, or the first of those that are due later.
 -- Index: ready, one ordered walk for each of the highest priorities.
 select j.id from {table} j
 where j.held_at is null and j.entrypoint = :entrypoint::text and {claimable}

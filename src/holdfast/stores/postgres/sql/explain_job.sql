@@ -1,7 +1,7 @@
 -- role: reader
--- What stands between a queued job and its claim: how many are before it, how many run under the
+-- The facts between a queued job and its claim: how many are before it, how many run under the
 -- limit of its entrypoint, and which session has locked its row.
--- Promise: bounded looks, whatever the backlog: counts end at 1000, after at most 10,000 index rows.
+-- Promise: bounded, whatever the backlog: counts end at 1000, after at most 10,000 index rows.
 -- Index: ready, primary key.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now

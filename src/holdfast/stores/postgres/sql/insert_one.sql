@@ -29,7 +29,7 @@ keyed as (
 )
 select ids, skipped
 from reply
--- True in every case: the row is the reply, whether anybody is told or not.
+-- True in every case: the row is the reply, whether a worker is notified or not.
 where case
     when :channel::text is null then true
     when is_soon is not true then true

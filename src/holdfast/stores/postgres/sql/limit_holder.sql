@@ -1,5 +1,5 @@
 -- role: worker
--- Who has locked the row of a limit. Index: primary key.
+-- The sessions that have locked the row of a limit. Index: primary key.
 select a.pid, a.usename::text, a.application_name, a.state, clock_timestamp() - a.xact_start
 from {limits} l, pg_locks k, pg_stat_activity a
 where l.entrypoint = :entrypoint::text

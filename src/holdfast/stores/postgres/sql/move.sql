@@ -7,7 +7,7 @@
 -- Promise: one outcome for each id; a holder that loses its lease is notified; a key taken by a
 -- concurrent enqueue fails the whole statement, which may then be run again.
 with clock as materialized (
-    -- A person acts on a stale lease at once; only the sweep gives grace after an outage.
+    -- A person may act on a stale lease at once. Only the sweep gives grace after an outage.
     select coalesce(:now::timestamptz, clock_timestamp()) as now, null::timestamptz as since
 ),
 here as materialized (

@@ -1,5 +1,5 @@
 -- role: worker
--- Stores how far jobs are, for their holders. Index: primary keys.
+-- Stores the progress that the holders of leases report. Index: primary keys.
 -- Promise: only for rows whose token is the one given.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now, {patience},

@@ -1,3 +1,3 @@
 -- role: worker
--- The clock that decides.
+-- The database's clock, which decides what is due.
 select coalesce(:now::timestamptz, clock_timestamp())

@@ -1,5 +1,5 @@
 -- role: reader
--- Of each entrypoint with live jobs: how many of its first 1,001 wait and are due, or wait for later.
+-- For each entrypoint with live jobs, how many of its first 1,001 are due, and how many are due later.
 -- Promise: a bounded number of rows for each of at most 200 entrypoints. Index: ready.
 with recursive entrypoint as (
     (select j.entrypoint as name, 1 as n from {table} j

@@ -1,5 +1,5 @@
 -- role: reader
--- What was counted, in wider buckets. Index: primary key of the statistics; log_time.
+-- The statistics in wider buckets. Index: primary key of the statistics; log_time.
 select date_bin(:width::interval, s.bucket, timestamptz '2000-01-01 00:00 UTC') as at, s.status,
        sum(s.count)::bigint, sum(s.busy)
 from ({counts}) s

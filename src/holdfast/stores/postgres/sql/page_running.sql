@@ -1,5 +1,5 @@
 -- role: reader
--- What runs, by worker and entrypoint: how many, since when the longest, and when the first lease
+-- Leased jobs by worker and entrypoint: how many, since when the longest, and when the first lease
 -- ends. Promise: at most 5,000 probes, one a lease. Index: primary keys.
 select u.worker, j.entrypoint, count(*), min(j.claimed_at), min(j.heartbeat + j.lease)
 from (

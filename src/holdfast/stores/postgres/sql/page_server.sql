@@ -1,5 +1,5 @@
 -- role: reader
--- The server, the oldest transaction on it, and what was installed.
+-- The server, the oldest transaction on it, and the installed migrations.
 select current_setting('server_version'), current_database()::text, current_user::text,
        pg_database_size(current_database()), pg_postmaster_start_time(),
        a.pid, a.application_name, a.state, a.xact_start,

@@ -1,5 +1,5 @@
 -- role: operator
--- Pauses an entrypoint, a table queue or everything, and logs who did. Index: primary key.
+-- Pauses an entrypoint, a table queue or everything, and logs the actor. Index: primary key.
 -- Promise: a second pause replaces the first.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now

@@ -1,5 +1,5 @@
 -- role: reader
--- What is paused now, and for how many seconds. The table has a row for each pause.
+-- The pauses that hold now, and for how many seconds. The table has a row for each pause.
 select p.name, p.until, p.actor, p.reason, p.created,
        date_part('epoch', p.until - coalesce(:now::timestamptz, clock_timestamp())) as seconds_left
 from {pauses} p

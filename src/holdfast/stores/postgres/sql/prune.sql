@@ -1,6 +1,6 @@
 -- role: pruner
 -- Deletes old log rows that are counted already, in bounded batches. Index: log_time, primary key.
--- Promise: none that is still to be counted. Ids above every transaction's are another server's,
+-- Promise: deletes none that is not counted yet. Ids above every transaction's are another server's,
 -- from which the tables were restored: such a mark says nothing about rows of ours, and such rows
 -- are not counted again.
 with newest as materialized (

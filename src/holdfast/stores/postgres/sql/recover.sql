@@ -1,8 +1,8 @@
 -- role: worker
--- Takes back the jobs of workers that stopped renewing, or of one known to be dead.
+-- Recovers or retires the jobs of workers that stopped renewing, or of one known to be dead.
 -- `since` is the end of the last outage. Heartbeats before it get a lease of grace from then on,
 -- and their recovery is not counted.
--- Promise: stale is judged under the row's lock; nobody is waited for. Index: primary key, with
+-- Promise: stale is judged under the row's lock; no lock is waited for. Index: primary key, with
 -- the ids read from the claims that are older than their lease.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now, {since} as since

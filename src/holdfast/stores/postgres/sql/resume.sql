@@ -1,5 +1,5 @@
 -- role: operator
--- Ends a pause, logs who did, and wakes the workers. Index: primary key.
+-- Ends a pause, logs the actor, and wakes the workers. Index: primary key.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 ),

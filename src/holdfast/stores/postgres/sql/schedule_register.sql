@@ -1,5 +1,5 @@
 -- role: worker
--- Creates a schedule or changes what differs; its times start anew when they changed.
+-- Creates a schedule, or updates the columns that differ. A new expression begins with a new tick.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 )

@@ -1,3 +1,3 @@
 -- role: operator
--- Forgets a schedule; jobs it made stay.
+-- Deletes a schedule; the jobs of its ticks stay.
 delete from {schedules} s where s.name = :name::text returning s.id

@@ -1,3 +1,3 @@
 -- role: reader
--- Whether the user of the connection may see what jobs returned.
+-- Whether the user of the connection may read results.
 select coalesce(has_table_privilege(to_regclass(:table::text), 'select'), false)

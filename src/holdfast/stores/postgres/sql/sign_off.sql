@@ -1,3 +1,3 @@
 -- role: worker
--- A worker has left. Index: primary key.
+-- Deletes the row of a worker that has ended. Index: primary key.
 delete from {workers} w where w.id = :id::text

@@ -1,6 +1,6 @@
 -- role: reader
--- What was counted, and log rows that are still to be, newest bucket first. Histograms follow when the
--- rows are counted. Index: primary key of the statistics; log_time.
+-- The statistics, with log rows that are not in them yet, newest bucket first. Those rows have no
+-- histograms before they are counted. Index: primary key of the statistics; log_time.
 select x.bucket, x.entrypoint, x.priority, x.status, sum(x.count)::bigint, sum(x.busy),
        max(x.waited), max(x.ran)
 from (

@@ -1,5 +1,5 @@
 -- role: producer
--- Where each job is, or how it ended. Index: primary keys.
+-- The status of each job, also after its end. Index: primary keys.
 -- One probe a job: order and limit keep the planner, which may think a job has a thousand log rows,
 -- from scanning the log.
 select j.id, j.status from {table} j where j.id = any(:ids::bigint[])

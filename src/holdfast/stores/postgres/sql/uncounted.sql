@@ -1,5 +1,5 @@
 -- role: pruner
--- Counts old log rows that prune leaves, because they are still to be counted. Index: log_time.
+-- Counts old log rows that prune leaves, because the statistics lack them. Index: log_time.
 with newest as materialized (
     select greatest(
         pg_snapshot_xmax(pg_current_snapshot())::text::bigint,

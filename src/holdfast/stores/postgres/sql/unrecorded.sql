@@ -1,5 +1,5 @@
 -- role: reader
--- How many jobs are leased under a claim without bookkeeping: a look at the whole table.
+-- How many jobs are leased under a claim without bookkeeping. Scans the whole table.
 select count(*)
 from {table} j
 where j.claim_token is not null

@@ -1,6 +1,6 @@
 -- role: worker
--- Which entrypoints have jobs that are overdue although workers serve them, apart for jobs that a
--- worker died with, and when the next deferred job is due. Workers that sleep do not look by themselves.
+-- Entrypoints with jobs that are overdue although workers serve them, separately for jobs that a
+-- worker died with, and when the next deferred job is due. Workers that sleep do not look themselves.
 -- Promise: a handful of index probes a lane, and the rows in flight at its head. Index: ready.
 with recursive clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now

@@ -1,4 +1,4 @@
-"""Compares a live table with what its queue needs: what is missing, and the DDL for it."""
+"""Compares a live table with the needs of its queue. Lists what it lacks, and the DDL for it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _KEY_TYPES = (*_WHOLE, "text", "character varying", "uuid")
 
 
 class Deaths(Enum):
-    """How the table tells that a worker died with a row."""
+    """The columns by which the table shows that a worker died with a row."""
 
     COUNTED = "a recoveries column"
     DERIVED = "last_error_at is later than the due column"
@@ -176,7 +176,7 @@ def _of_type(types: dict[str, str], *kinds: str) -> frozenset[str]:
 
 
 async def unreadable_column(driver: Driver, fit: Fit, key: object) -> str | None:
-    """The column of a row that the driver cannot read: only trying tells."""
+    """Find the column of a row that the driver cannot read, by reading one after the other."""
     table, own = quoted_table(fit.queue), quote(fit.queue.key)
     for column in fit.columns:
         try:
@@ -279,7 +279,8 @@ def _null_faults(queue: TableQueue, nullable: set[str]) -> list[Fault]:
 def _index_faults(
     queue: TableQueue, types: dict[str, str], indexes: list[tuple[str, bool, list[str]]]
 ) -> list[Fault]:
-    """Slow is not wrong: a missing index is told, with its DDL, and does not keep us from work."""
+    """A missing index makes the queue slow, not wrong. It is listed with its DDL, and the queue
+    starts."""
     table = quoted_table(queue)
     ordering = [order_item(item) for item in queue.ordering]
     first = ordering[0][0]

@@ -1,4 +1,5 @@
-"""The six questions: what is stuck, who has it, how long, how often it failed, why, when next."""
+"""The inspection of a table queue: which rows are stuck, their worker, age, failures, reason and
+next time."""
 
 from __future__ import annotations
 

@@ -81,7 +81,8 @@ class TableLeases:
         self._pauses = pauses
 
     async def verify(self) -> None:
-        """Raise InvalidInput naming what the table lacks; warn of what it could do better with."""
+        """Raise InvalidInput naming what the table lacks. Warn of optional columns that it
+        lacks."""
         found = await self._look()
         for fault in found.faults:
             advice = f"; {fault.ddl}" if fault.ddl else ""
@@ -152,7 +153,8 @@ class TableLeases:
         limit = min([rule.fit(limit) for rule in rules], default=limit)
         jobs: list[Job] = []
         size = limit
-        # A reply that cannot be read does not tell whose fault it is: halved until it is one row's.
+        # A reply that cannot be read does not show which row is at fault: the limit is halved until
+        # it is one row.
         while len(jobs) < limit:
             size = min(size, limit - len(jobs))
             try:
@@ -231,7 +233,7 @@ class TableLeases:
         return PostgresJobTransaction(self._handlers, target, self._over)
 
     def _over(self, driver: Driver) -> TableLeases:
-        """The same table through another driver. What was seen of it stays known."""
+        """The same table through another driver. Its examination is not repeated."""
         joined = copy.copy(self)
         joined._driver = driver
         return joined
@@ -299,10 +301,10 @@ class TableLeases:
         return False
 
     async def housekeep(self, duty: Duty | None = None) -> None:
-        """Nothing is counted: the rows are there to be asked."""
+        """Nothing is counted here. The rows can be counted at any time."""
 
     async def vacuum(self) -> None:
-        """When to vacuum the table is for its owner to say."""
+        """The owner of the table decides when to vacuum it."""
 
     async def depth(self) -> TableDepth:
         [found] = await self._run("depth")

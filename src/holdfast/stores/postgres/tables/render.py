@@ -50,7 +50,7 @@ _CLAIMS_OF_RECOVERED = {
 }
 _FINAL_WORDS = {status: str(status) for status in Status}
 _WHERE, _COLUMNS = "/* where */", "/* columns */"
-"""Stand for what is the user's while `:name` is numbered: it may hold colons of its own."""
+"""Placeholders for the user's own SQL while `:name` is numbered, because it may contain colons."""
 
 
 class TableWords:
@@ -107,7 +107,7 @@ class TableWords:
 
     @property
     def retired(self) -> str:
-        """The row is a case file, as far as the table can tell."""
+        """Whether the row is retired and waits for a person, as far as the table shows it."""
         inactive = f"{self.column('inactive')} and {self.column('claimed_at')} is null"
         return f"({inactive} and {self._failed})"
 
@@ -210,7 +210,8 @@ class TableWords:
         }[guard]
 
     def sets(self, transition: Transition) -> str:
-        """What a transition writes; a row that would leave the queue table is freed and stays."""
+        """The assignments of a transition. A row that would leave the queue table is freed and
+        stays."""
         effects = [*transition.effects]
         if transition.leaves:
             effects.append(Effect.FREE_LEASE)
@@ -226,7 +227,7 @@ class TableWords:
         )
 
     def _evidence(self, transition: Transition) -> Mapping[str, str]:
-        """What a transition writes so that deaths can be told from failures."""
+        """The assignments of a transition by which deaths can be distinguished from failures."""
         if transition is RETIRE_STALE and self.has("last_error"):
             error = self.column("last_error")
             told = f"case when {self._says_death} then {error} else {_DEATH}"
@@ -257,7 +258,7 @@ class TableWords:
         return _all_of([self.waiting, *map(self.guard, guards)])
 
     def chosen(self, transition: Transition) -> str:
-        """What a claim of recovered rows asks of a row that is ready."""
+        """The condition of a claim of recovered rows on a row that is ready."""
         guards = (Guard.RECOVERED, Guard.RECOVERY_LEFT, Guard.RECOVERY_SPENT)
         return _all_of(self.guard(guard) for guard in guards if guard in transition.guards)
 
@@ -361,7 +362,7 @@ def render(fit: Fit) -> dict[str, Statement]:
 
 
 def _common(words: TableWords, fit: Fit) -> dict[str, str]:
-    """What the templates call the table and its columns."""
+    """The names of the table and its columns in the templates."""
     return {
         "table": quoted_table(fit.queue),
         "key": words.column("key"),

@@ -1,5 +1,5 @@
 -- Leases due rows of a user's table, in the order that its queue declares.
--- Promise: at most `limit` rows, none that another transaction has locked, first things first.
+-- Promise: at most `limit` rows, none that another transaction has locked.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 ),

@@ -1,4 +1,4 @@
--- How many rows wait, are claimed, are retired, are done.
+-- The numbers of rows that wait, are claimed, are retired and are done.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 )

@@ -1,6 +1,6 @@
--- How many rows wait and are claimed, and for how long the first due one has waited; what has been
--- due since ever says nothing of that.
--- Promise: nothing is read of rows that are done, where an index leaves them out.
+-- How many rows wait and are claimed, and for how long the first due one has waited. A row that is
+-- due since minus infinity does not count for the latter.
+-- Promise: rows that are done are not read, where an index leaves them out.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 )

@@ -1,5 +1,5 @@
--- The rows that ask for attention: stuck, claimed, recovered, failed before, retired. One SELECT
--- answers who, for how long, how often, why and when next (within the years that Python has).
+-- The rows that need attention: stuck, claimed, recovered, failed before, retired. One SELECT returns
+-- their worker, age, failures, reason and next time (within the years that Python has).
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 )

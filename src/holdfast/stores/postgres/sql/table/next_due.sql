@@ -1,4 +1,4 @@
--- How long until the next row that is not due yet; one that never will be is no reason to wake.
+-- Time until the next row that is not due yet. A row that is due at infinity does not count.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 )
