@@ -88,7 +88,7 @@ async def test_statements_for_ten_thousand_jobs(pg: Database) -> None:
     work = Counter({sql: count for sql, count in driver.statements.items() if "holdfast" in sql})
     named = render.statements(tables.NAMES)
     for name in ("claim", "complete"):
-        assert 20 <= work.pop(named[name].text) <= BATCHES_OF_10_000_JOBS
+        assert 0 < work.pop(named[name].text) <= BATCHES_OF_10_000_JOBS
     assert work.total() <= STATEMENTS_BESIDE_THEM, work
     # Where no worker has died, nothing but the few looks at the end concerns recovered jobs.
     for name in ("claim:recovered", "claim:suspect", "lanes:recovered"):

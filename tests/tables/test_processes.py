@@ -87,7 +87,7 @@ def dump(bench: Bench) -> list[str]:
 
 def test_the_rows_of_a_killed_worker_all_come_back_and_finish(bench: Bench) -> None:
     add(bench, 50)
-    first = bench.start("reminders:hf", *QUICK)
+    first = bench.start("reminders:hf", *QUICK, "--concurrency", "50")
     bench.noted("began", 50)
     assert count(bench, "claimed_at is not null") == 50
     first.send(signal.SIGKILL)

@@ -163,7 +163,8 @@ async def test_handlers_that_hold_the_whole_pool_do_not_lose_their_leases(pg18: 
                 await connection.fetchval("select pg_sleep(0.3)")
 
         await hf.queries.enqueue(["greedy"] * 50)
-        await ends(hf.run(mode="drain", heartbeat_timeout=timedelta(seconds=1.5)))
+        lease = timedelta(seconds=1.5)
+        await ends(hf.run(mode="drain", heartbeat_timeout=lease, concurrency=50))
 
         log = await hf.queries.queue_log(limit=1000)
         assert [(entry.status, entry.recoveries) for entry in log] == [("successful", 0)] * 50

@@ -136,6 +136,7 @@ class Claimer:
                 recovered = await self._serve_recovered(share) if share else 0
                 self.rounds += 1
                 if jobs is None or len(jobs) == free:
+                    found_nothing = 0
                     continue
                 if entrypoints is not None and entrypoints.reopened:
                     continue
