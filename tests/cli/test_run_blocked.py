@@ -36,6 +36,19 @@ async def main():
 
     return hf
 """
+HOLDING = """
+import re
+import jobs
+
+async def main():
+    hf = jobs.make()
+
+    @hf.entrypoint("match")
+    async def match(job):
+        re.match(r"(a+)+$", "a" * 64 + "!")
+
+    return hf
+"""
 LENT = """
 import asyncpg, os, time
 from contextlib import asynccontextmanager
@@ -126,6 +139,18 @@ def test_a_blocking_handler_has_no_longer_than_its_timeout(bench: Bench) -> None
 
     assert code == EXIT_BLOCKED
     assert f"(job {job_id}) has blocked the event loop for longer than the timeout" in log
+
+
+def test_a_process_whose_interpreter_is_held_ends_as_well(bench: Bench) -> None:
+    (bench.directory / "holding.py").write_text(HOLDING)
+    [job_id] = bench.enqueue("match")
+
+    code, log = bench.run("holding:main", "--max-loop-block", "1s", *LONG_LEASE)
+
+    assert code == 1
+    assert 'holding.py", line 10 in match' in log
+    [job] = rows(bench, [job_id])
+    assert (job.status, job.recoveries) == (Status.PICKED, 0), "left to be recovered"
 
 
 def test_a_process_on_one_connection_ends_as_well(bench: Bench) -> None:

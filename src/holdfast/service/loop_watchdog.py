@@ -1,9 +1,11 @@
-"""Notices that a handler blocks the worker's event loop, and says which."""
+"""Notices that a handler blocks the worker's event loop, or the whole process."""
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
+import os
 import sys
 import threading
 from datetime import timedelta
@@ -17,6 +19,10 @@ logger = logging.getLogger("holdfast.run")
 _INTERVAL = 0.25
 _BLOCKED = 2.0
 """Seconds after which it is worth a warning."""
+
+_ARM_SECONDS = 1.0
+_LONGEST_ALARM_SECONDS = 1e9
+"""A timer of the interpreter takes no more than this."""
 
 
 class Pulse:
@@ -85,3 +91,21 @@ class Pulse:
         while frame is not None and frame.f_code is not run.__code__:
             frame = frame.f_back
         return (frame.f_locals["lease"].entrypoint.name if frame else None), place
+
+
+async def end_when_frozen(longest: timedelta) -> None:
+    """Until cancelled. End the process once no thread of Python has run for longer than that.
+
+    A regular expression or native code may hold the interpreter's lock for ever. Then the leases
+    expire, but no thread of this process can notice. The alarm is a timer outside of the
+    interpreter: it prints where each thread is, and the exit code is 1.
+    """
+    seconds = min(longest.total_seconds(), _LONGEST_ALARM_SECONDS) + _ARM_SECONDS
+    # A daemon may have been started without it.
+    output = sys.__stderr__ or os.open(os.devnull, os.O_WRONLY)
+    try:
+        while True:
+            faulthandler.dump_traceback_later(seconds, exit=True, file=output)
+            await asyncio.sleep(_ARM_SECONDS)
+    finally:
+        faulthandler.cancel_dump_traceback_later()

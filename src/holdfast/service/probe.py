@@ -47,6 +47,7 @@ class WorkerProbe:
         self.store = holdfast.work_store()
         self._home = asyncio.get_running_loop()
         self._shared = self.store.fork("gauges")
+        self.max_loop_block = settings.max_loop_block
         # Where there is only one connection no other thread watches the event loop.
         longest = None if self.store.dedicated else settings.max_loop_block
         self.pulse = Pulse(self._home, threading.current_thread(), longest)
