@@ -130,12 +130,14 @@ class HealthServer:
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 writer.write(await _respond(reader, self._probe, local=self._local))
-                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError):
             # The client has gone, or was too slow.
             return
         finally:
-            writer.close()
+            # One that does not read its answer would keep the connection for ever.
+            writer.transport.abort()
 
 
 async def _respond(reader: asyncio.StreamReader, probe: Probe, *, local: bool) -> bytes:
