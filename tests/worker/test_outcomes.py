@@ -254,6 +254,42 @@ async def test_any_message_is_recorded_and_the_job_reaches_its_next_state(
     assert len(entry.traceback["traceback"]) <= 32_000
 
 
+class Unreadable(RetryRequested):
+    def __getattribute__(self, name: str) -> object:
+        raise RuntimeError(f"no {name}")
+
+
+def nested(levels: int) -> Exception:
+    error: Exception = ValueError("at the bottom")
+    for _ in range(levels):
+        error = ExceptionGroup("group", [error])
+    return error
+
+
+@pytest.mark.parametrize(
+    ("make", "stored"),
+    [(Unreadable, "no delay"), (lambda: nested(5_000), "recursion")],
+    ids=["raising attributes", "groups in groups"],
+)
+async def test_an_exception_that_cannot_be_read_ends_its_job(
+    hf: Holdfast, make: Callable[[], Exception], stored: str
+) -> None:
+    @hf.entrypoint("odd")
+    async def odd(job: Job) -> None:
+        raise make()
+
+    watch = Watch(hf)
+    async with working(hf):
+        [job_id] = await hf.queries.enqueue("odd")
+        await watch.until_settled()
+
+    entry = await ending(hf, job_id)
+    assert entry.status == Status.EXCEPTION
+    assert entry.traceback is not None
+    assert "cannot be read" in entry.traceback["exception_message"]
+    assert stored in entry.traceback["exception_message"]
+
+
 async def test_a_retry_for_an_unprintable_reason_is_still_a_retry(hf: Holdfast) -> None:
     @hf.entrypoint("odd")
     async def odd(job: Job) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import monotonic
+from holdfast.errors import HoldfastError
 from holdfast.models import (
     CANCELED,
     LEASE_LOST,
@@ -18,7 +19,7 @@ from holdfast.models import (
     Released,
     Succeeded,
 )
-from holdfast.retry import outcome_of
+from holdfast.retry import message_of, outcome_of
 from holdfast.worker.breaker_gate import judge
 from holdfast.worker.handler_transaction import HandlerTransactions
 
@@ -81,6 +82,13 @@ def _outcome(lease: Lease, error: BaseException) -> Outcome:
     """A handler that was asked to stop has not failed, whatever it raised on its way out."""
     if stopped := _stopped(lease):
         return stopped
-    if lease.permit is not None:
-        lease.verdict = judge(error, lease.permit.policy)
-    return outcome_of(error, lease.job, lease.entrypoint)
+    try:
+        if lease.permit is not None:
+            lease.verdict = judge(error, lease.permit.policy)
+        return outcome_of(error, lease.job, lease.entrypoint)
+    except BaseException as fault:  # of the handler's own class: the job would run again for ever
+        unreadable = HoldfastError(
+            f"the handler raised an exception that cannot be read ({message_of(fault)}); look for "
+            "properties that raise, and for groups in groups without end"
+        )
+        return outcome_of(unreadable, lease.job, lease.entrypoint)
