@@ -18,8 +18,9 @@ from holdfast.app import Holdfast
 from holdfast.cli.connect import Options
 from holdfast.cli.logs import JobLog
 from holdfast.cli.target import Target, opened
-from holdfast.errors import InvalidInput, MissingDependency
+from holdfast.errors import HoldfastError, InvalidInput, MissingDependency
 from holdfast.events import Telemetry
+from holdfast.repeated import RepeatedLog
 from holdfast.service.link import Role
 from holdfast.service.probe import WorkerProbe
 from holdfast.service.side_loop import Side
@@ -76,7 +77,10 @@ def work(
             _run_through(runner.get_loop(), _work(plan, role, stop, side, telemetry), stop)
     except asyncio.CancelledError:
         if not stop.level:
-            raise
+            raise HoldfastError(
+                "a handler, or what one has started, cancelled the tasks of the worker; it ends, "
+                "and its jobs are released"
+            ) from None
         logger.info("stopped before the worker had started")
     finally:
         side.end()
@@ -85,23 +89,22 @@ def work(
 def _run_through(
     loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, None], stop: Stop
 ) -> None:
-    """Run to the end, also when a callback or a task that a handler left behind calls sys.exit().
+    """Run to the end, also when a handler stops the loop, or what it left behind calls sys.exit().
 
     Either would end the event loop in the middle of all jobs.
     """
     task = loop.create_task(main)
+    log = RepeatedLog(logger)
     while True:
         try:
             return loop.run_until_complete(task)
-        except (SystemExit, KeyboardInterrupt) as error:
-            if task.done():
+        except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
+            if task.done() or loop.is_closed():
                 raise
-            logger.error(
-                "%s was raised outside any handler, by a callback or task that one has started; "
-                "the worker goes on",
-                type(error).__name__,
-                exc_info=error,
-            )
+            what = f"{type(error).__name__} was raised outside any handler, by a callback or task"
+            if isinstance(error, RuntimeError):
+                what = "the event loop was stopped, by a handler or something"
+            log.error(f"{what} that one has started; the worker goes on", exc_info=True)
             # The loop takes the wake-up descriptor of signals whenever it starts.
             loop.call_soon(stop.reclaim)
 
