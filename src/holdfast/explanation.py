@@ -182,7 +182,7 @@ def _claimed(facts: Facts) -> Explanation:
 
 def _held(facts: Facts) -> Explanation:
     job = facts.queued
-    reason = facts.history[-1].reason if facts.history else None
+    reason = held_reason(facts.history)
     code, why = {
         RETIRE_LAST_RETRY.reason: (Code.ATTEMPTS_SPENT, f"its {job.attempts} attempts are spent"),
         RETIRE_STALE.reason: (Code.CRASH_LOOP, "workers died while they ran it"),
@@ -193,6 +193,12 @@ def _held(facts: Facts) -> Explanation:
         command=f"holdfast requeue {job.id}",
         details={"held_at": job.held_at, "error": job.last_error, "reason": reason},
     )
+
+
+def held_reason(history: Sequence[LogEntry]) -> str | None:
+    """Return why a worker held the job. People may have edited it since, with reasons of theirs."""
+    by_worker = (entry.reason for entry in reversed(history) if entry.actor is None)
+    return next((reason for reason in by_worker if reason), None)
 
 
 def _paused(facts: Facts) -> Explanation | None:

@@ -190,6 +190,8 @@ async def test_a_held_job_says_why(pg: Database, verb: str, code: Code) -> None:
         await scene.settle(verb, await scene.claim(), error="refused", max_attempts=1)
         found = await scene.hf.explain(job_id)
         assert (found.code, found.command) == (code, f"holdfast requeue {job_id}")
+        await scene.hf.queries.edit_job(job_id, b"{}", actor="ann", reason="typo")
+        assert await scene.code(job_id) is code
 
 
 async def test_a_crash_loop_is_told(pg: Database) -> None:

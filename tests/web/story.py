@@ -55,7 +55,7 @@ select 'charge_card', 'held-' || n,
     "capture": true}',
     'UTF8'),
     '{"tenant": "acme", "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}',
-    now() - interval '28 min', 'failed', 4, 4,
+    now() - interval '31 min', 'failed', 4, 4,
     'ReadTimeout: no response from ''api.stripe.com'' in ' || n || ' s', now() - interval '21 min',
     now() - make_interval(mins => 20 + n % 4), now() - interval '25 min'
 from generate_series(1, 24) n;
@@ -103,7 +103,7 @@ _HISTORY = """
 insert into holdfast_log (job_id, status, entrypoint, priority, attempt, recoveries, claimed_by,
     claimed_at, reason, traceback, created, enqueued_at, due_at, lease, actor)
 select %(job)s, s::holdfast_status, 'charge_card', 0, n, 0, worker, held - claimed, reason,
-       case when tb then %(traceback)s::jsonb end, held - ended, held - interval '8 min',
+       case when tb then %(traceback)s::jsonb end, held - ended, held - interval '9 min',
        held - claimed - interval '2 s', interval '30 s', actor
 from (select held_at + interval '1 s' as held from holdfast where id = %(job)s) j,
 (values

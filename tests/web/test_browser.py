@@ -17,7 +17,7 @@ import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import async_playwright, expect
 
-from holdfast import Holdfast, Status
+from holdfast import Holdfast, NewJob, Status
 from holdfast.cli.web import Serving, served
 from tests.servers import Database
 from tests.web import story
@@ -308,7 +308,9 @@ PAGES = {
     "entrypoints": "entrypoints", "workers": "workers", "schedules": "schedules",
     "breakers": "breakers", "tables": "tables", "log": "log", "system": "system", "more": "more",
     "edit": "jobs/{job}?do=edit", "nothing": "jobs?entrypoint=nobody",
+    "long": "jobs/{long}", "people": "log?who=people",
 }  # fmt: skip
+LONG = "billing.invoices." + "render_and_deliver_" * 8
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
@@ -316,12 +318,14 @@ async def test_every_page_is_accessible_and_fits(stage: Stage, scheme: Any, widt
     size: Any = {"width": width, "height": 844}
     page = await stage.page(color_scheme=scheme, viewport=size)
     axe = Axe()
+    [long] = await stage.hf.queries.enqueue_many([NewJob(LONG, b"{}", dedupe_key=LONG + scheme)])
     for name, path in PAGES.items():
-        await page.goto(f"{stage.address}{path.format(job=stage.job)}")
+        await page.goto(f"{stage.address}{path.format(job=stage.job, long=long)}")
         found = await axe.run(page)
         assert found.violations_count == 0, (name, found.generate_report())
         wide = await page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
         assert wide <= 0, name
+    await stage.hf.queries.delete_jobs([long])  # type: ignore[list-item]
 
 
 async def test_the_sign_in_page_is_accessible(stage: Stage) -> None:

@@ -66,7 +66,7 @@ async def test_the_overview_says_what_needs_a_person(browser: Browser) -> None:
 async def test_a_job_page_tells_the_whole_life(browser: Browser, told: Told) -> None:
     page = plain(await browser.text(f"/jobs/{told.job}"))
     assert "Held (status failed) since" in page
-    assert "held.max_attempts" in page
+    assert "Reason attempts_spent" in page
     for verb in ("retried", "recovered", "released", "held", "edited"):
         assert f" {verb} " in page
     assert "5 leases and 1 change by hand" in page

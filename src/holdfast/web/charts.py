@@ -47,6 +47,7 @@ class Bucket:
 class Percentiles:
     """Seconds that half, 95 % and 99 % of all waited at most; None where nothing started."""
 
+    at: str
     p50: float | None
     p95: float | None
     p99: float | None
@@ -161,7 +162,12 @@ def waiting(
     parts = [
         '<div class="plot">',
         _gutter("y", height, [(y(v), text) for v, text in shown]),
-        _open("chart", height, title, "From due to claimed. Scale in powers of ten."),
+        _open(
+            "chart",
+            height,
+            title,
+            "From due to claimed. Scale in powers of ten. The table below has the same figures.",
+        ),
         *(_grid(y(v)) for v, _ in shown),
         _stretched(n, height),
         *(
@@ -170,11 +176,18 @@ def waiting(
         ),
         "</svg>",
         _time_axis(labels, n, height - 4),
+        *(_hit(i, n, floor, _say_waits(row)) for i, row in enumerate(rows)),
         "</svg>",
         _gutter("now", height, right),
         "</div>",
     ]
     return Markup("".join(parts))  # noqa: S704 - numbers, and texts that were escaped
+
+
+def _say_waits(row: Percentiles) -> str:
+    if row.p50 is None or row.p95 is None or row.p99 is None:
+        return f"{row.at}  nothing started"
+    return f"{row.at}  half within {row.p50:.3g} s, 95 % {row.p95:.3g} s, 99 % {row.p99:.3g} s"
 
 
 def spark(values: Sequence[int], title: str, kind: str = "bad", step: int = 4) -> Markup:

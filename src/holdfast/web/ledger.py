@@ -17,8 +17,11 @@ MOST_ROWS = 60
 """A longer life is folded in its middle."""
 
 _MIDDLE = 18
+_STEPS = (0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 21600, 86400, 604_800)
 _FOLD = 0.12
 """The part of the width that an idle stretch gets, however long it was."""
+_LABEL = 6
+"""Half the width of a label of the axis, in per cent: nearer to a fold it would touch its text."""
 _LEAST_FOLD = timedelta(seconds=20)
 _SOON = timedelta(seconds=1)
 """A job that is due sooner has no tick of its own."""
@@ -167,11 +170,28 @@ class Scale:
 
 
 def _steps(scale: Scale) -> list[tuple[datetime, str]]:
-    """Two to four moments of the longest stretch, as labels of the axis."""
+    """Some round moments of the longest stretch, as labels of the axis."""
     start, end, left, right = max(scale.pieces, key=lambda piece: piece[3] - piece[2])
-    length = (end - start).total_seconds()
-    lengths = (0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, 3600, 21600, 86400)
-    step = next((each for each in lengths if length / each <= 4 * (right - left)), 86400 * 7)
+    length, room = (end - start).total_seconds(), max(1, int(6 * (right - left)))
+    last = len(_STEPS) - 1
+    n = next((n for n, step in enumerate(_STEPS) if length / step <= room), last)
+    # A coarse step may miss the stretch, or meet it where there is no room for a label.
+    for step in reversed(_STEPS[max(0, n - 2) : n + 1]):
+        moments = _moments(start, end, step)
+        if found := [each for each in moments if _clear(scale, each[0])]:
+            return found
+    return []
+
+
+def _clear(scale: Scale, moment: datetime) -> bool:
+    """Whether a label here leaves the text of every fold alone."""
+    at = scale(moment)
+    folds = ((100 * left, 100 * right) for *_, left, right in scale.folds)
+    return all(at <= left - _LABEL or at >= right + _LABEL for left, right in folds)
+
+
+def _moments(start: datetime, end: datetime, step: float) -> list[tuple[datetime, str]]:
+    """Round instants between two, this many seconds apart."""
     n = int(start.timestamp() / step) + 1
     found: list[tuple[datetime, str]] = []
     while n * step < end.timestamp() and len(found) < 5:

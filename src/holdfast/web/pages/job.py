@@ -7,7 +7,8 @@ from typing import Any
 
 from holdfast.client.explain import explain_job
 from holdfast.errors import JobNotFound
-from holdfast.lifecycle import FINAL, SPOKEN, Status
+from holdfast.explanation import Code, Facts, explain
+from holdfast.lifecycle import FINAL, Status
 from holdfast.models import Job, JobId, LogEntry
 from holdfast.monitor import pages
 from holdfast.stores.postgres import rows
@@ -122,22 +123,17 @@ async def _explain(visit: Visit, job: Job | None, history: list[LogEntry]) -> Ex
     if job.status is Status.FAILED:
         at = clock(job.held_at, visit.now) if job.held_at else "long ago"
         why = job.last_error or "all attempts are spent"
+        found = explain(Facts(visit.now, job.id, job, history))
         return Explained(
             f"since {at}: {why}.",
             "It stays as it is until a person requeues, resolves or deletes it.",
-            f"held.{_held_reason(history)}", "never", f"holdfast requeue {job.id}",
+            str(found.code), "never", found.command or "",
         )  # fmt: skip
     behind = {name: policy.name for name, policy in visit.site.hf.breakers.items()}
     found = await explain_job(visit.look.store, job.id, behind)
     visit.look.statements += _EXPLAINING
     change = clock(found.until, visit.now) if found.until else ""
     return Explained(found.sentence, "", str(found.code), change, found.command or "", stops=True)
-
-
-def _held_reason(history: list[LogEntry]) -> str:
-    """Why it was held, without what people wrote since."""
-    by_worker = (entry.reason for entry in reversed(history) if entry.actor is None)
-    return next((reason for reason in by_worker if reason), "raised")
 
 
 def _ended(visit: Visit, history: list[LogEntry]) -> Explained:
@@ -149,7 +145,7 @@ def _ended(visit: Visit, history: list[LogEntry]) -> Explained:
     return Explained(
         f"at {clock(final.created, visit.now)}{who}{about}.",
         "It has left the queue, and its payload with it.",
-        f"ended.{SPOKEN[status]}", "never", f"holdfast show {final.job_id}",
+        str(Code.ENDED), "never", f"holdfast show {final.job_id}",
     )  # fmt: skip
 
 

@@ -29,6 +29,12 @@ _LIVE = (Status.QUEUED, Status.PICKED, Status.FAILED)
 _TOP = 2**62
 _PASSING = ("do", "id", "all", "top")
 """Parameters of an act, which the next one must not inherit."""
+_ENDED = {
+    Status.SUCCESSFUL: "succeeded",
+    Status.EXCEPTION: "failed",
+    Status.CANCELED: "were canceled",
+    Status.DELETED: "were deleted",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +246,7 @@ def _sentence(
         many = "More than 10,000" if counts.cut else f"{total:,}"
     noun = "live job" if total == 1 else "live jobs"
     if wanted.status in FINAL:
-        return f"Jobs that ended {SPOKEN[wanted.status]}.", "Their payloads are gone with them."
+        return f"Jobs that {_ENDED[wanted.status]}.", "Their payloads are gone with them."
     if wanted.entrypoint is None:
         return f"{many} {noun}.", ""
     head = f"{many} {noun} of {wanted.entrypoint}."

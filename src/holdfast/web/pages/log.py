@@ -44,6 +44,7 @@ async def load(visit: Visit) -> dict[str, Any]:
     return {
         "entries": entries[:_ROWS],
         "older": None if older is None else visit.address.with_query(before=older),
+        "reached": reached,
         "states": [(SPOKEN[status], status) for status in Status if status is not Status.PICKED],
         "status": state(visit.params),
         "by_person": by_person,

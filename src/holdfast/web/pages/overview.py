@@ -140,6 +140,7 @@ async def load(visit: Visit) -> dict[str, Any]:
     due = sorted(
         (s for s in await pages.schedules(visit.look) if not s.paused), key=lambda s: s.next_run
     )
+    waits = percentiles(facts, chosen, visit.now, len(drawn))
     total = {key: sum(bucket.of(key) for bucket in series) for key in ("successful", *BELOW)}
     ended = total["successful"] + total["exception"] + total["held"]
     return {
@@ -150,7 +151,8 @@ async def load(visit: Visit) -> dict[str, Any]:
         "share": 100 * (total["exception"] + total["held"]) / ended if ended else None,
         "minutes": chosen.length / timedelta(minutes=1),
         "chart": throughput(drawn, axis, f"Throughput in {chosen.words}"),
-        "waits": _waits(facts, chosen, visit.now, axis, len(drawn)),
+        "waits": _waits(waits, chosen, axis),
+        "waits_series": waits,
         "asks": asks[:_MOST_ASKS],
         "more_asks": max(0, len(asks) - _MOST_ASKS),
         "sentence": _sentence(visit, asks, facts),
@@ -176,12 +178,15 @@ def buckets(rates: Sequence[pages.Rate], chosen: Range, now: datetime) -> list[B
             counts[(end - rate.at) // chosen.width, _SERIES[rate.status]] += rate.count
     return [
         Bucket(
-            f"{end - ago * chosen.width:%H:%M}" if chosen.length <= timedelta(days=1)
-            else f"{end - ago * chosen.width:%-d %b %H:%M}",
+            _name(end - ago * chosen.width, chosen),
             *(counts[ago, key] for key in ("successful", "retry", "exception", "held")),
         )
         for ago in reversed(range(n))
     ]  # fmt: skip
+
+
+def _name(at: datetime, chosen: Range) -> str:
+    return f"{at:%H:%M}" if chosen.length <= timedelta(days=1) else f"{at:%-d %b %H:%M}"
 
 
 def whole(series: Sequence[Bucket]) -> Sequence[Bucket]:
@@ -190,28 +195,32 @@ def whole(series: Sequence[Bucket]) -> Sequence[Bucket]:
     return before if any(each.successful or each.below for each in before) else series
 
 
-def _waits(
-    facts: Facts, chosen: Range, now: datetime, axis: list[tuple[float, str]], n: int
-) -> Markup | None:
-    """The chart of waiting times; None while nothing was counted."""
+def percentiles(facts: Facts, chosen: Range, now: datetime, n: int) -> list[Percentiles]:
+    """The first `n` stretches of the range; empty while nothing was counted."""
     if not facts.waits:
+        return []
+    end, times = _floor(now, chosen.width), range(chosen.length // chosen.width)
+    starts = [end - ago * chosen.width for ago in reversed(times)]
+    return [_percentiles(_name(at, chosen), facts.waits.get(at, ())) for at in starts[:n]]
+
+
+def _waits(
+    rows: Sequence[Percentiles], chosen: Range, axis: list[tuple[float, str]]
+) -> Markup | None:
+    """The chart of waiting times."""
+    if not rows:
         return None
-    end = _floor(now, chosen.width)
-    rows = [
-        _percentiles(facts.waits.get(end - ago * chosen.width, ()))
-        for ago in reversed(range(chosen.length // chosen.width))
-    ][:n]
     last = next((row for row in reversed(rows) if row.p50 is not None), rows[-1])
     ends = [(name, span(getattr(last, name))) for name in ("p99", "p95", "p50")]
     return waiting(rows, axis, ends, f"Waiting time in {chosen.words}")
 
 
-def _percentiles(counts: Histogram) -> Percentiles:
+def _percentiles(name: str, counts: Histogram) -> Percentiles:
     def at(fraction: float) -> float | None:
         found = percentile(counts, fraction)
         return None if found is None else found.total_seconds()
 
-    return Percentiles(at(0.5), at(0.95), at(0.99))
+    return Percentiles(name, at(0.5), at(0.95), at(0.99))
 
 
 def labels(chosen: Range, now: datetime) -> list[tuple[float, str]]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import ConnectionFailed, ConnectionLost, HoldfastError
+from holdfast.models import Pause
+from holdfast.monitor import pages
 from holdfast.redact import redact
 from holdfast.stores.postgres.tables.inspect import Case, Counts, inspect
 from holdfast.web.visit import Page, Visit
@@ -21,10 +23,11 @@ class Line:
     counts: Counts | None = None
     cases: tuple[Case, ...] = ()
     fault: str = ""
+    pause: Pause | None = None
 
 
 async def load(visit: Visit) -> dict[str, Any]:
-    lines = []
+    lines, paused = [], await pages.pauses(visit.look)
     for name, queue in sorted(visit.site.hf.tables.items()):
         try:
             counts, cases = await inspect(visit.look.driver, queue, _CASES)
@@ -33,7 +36,7 @@ async def load(visit: Visit) -> dict[str, Any]:
         except HoldfastError as error:
             lines.append(Line(name, fault=redact(str(error))))
             break
-        lines.append(Line(name, counts, tuple(cases)))
+        lines.append(Line(name, counts, tuple(cases), pause=pages.paused(paused, name)))
     n = len(lines)
     head = (
         f"{n} table{'s' if n != 1 else ''} of your own." if n else "No table queue is registered."
