@@ -120,8 +120,7 @@ class Holdfast(TaskMethods):
         self._without: tuple[str, ...] = ()
         self._tables: dict[str, TableQueue] = {}
         self._warned: set[str] = set()
-        """Warnings about tables that were logged. Each is logged once, though several stores look
-        at them."""
+        """Warnings about tables that were logged. Each is logged once."""
         self._telemetry: Telemetry | None = None
         self.observers = Observers()
         self.resources = {} if resources is None else resources
@@ -143,10 +142,7 @@ class Holdfast(TaskMethods):
         )
         self.queue_manager.queries = self.queries
         self.scheduler_manager = SchedulerManager(
-            store,
-            shutdown=self.shutdown,
-            observers=self.observers,
-            worker=self.queue_manager.id,
+            store, shutdown=self.shutdown, observers=self.observers, worker=self.queue_manager.id
         )
 
     def _store_on(self, driver: Driver | InMemoryDriver) -> Store:

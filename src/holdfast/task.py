@@ -218,10 +218,7 @@ def define(
         *_duration_faults(retry_timer, timeout),
         *_choice_faults("on_failure", on_failure, get_args(OnFailure)),
         *_choice_faults("executor", executor, get_args(Kind)),
-        *faults(
-            None if max_attempts is None else integer_fault("max_attempts", max_attempts, 1),
-            integer_fault("max_recoveries", max_recoveries, 1),
-        ),
+        *_cap_faults(max_attempts, max_recoveries),
         *(_handler_faults(name, func, accepts_context, executor) if takes_job else ()),
         *(() if takes_job else _colour_faults(f"task {name!r:.80}", func, executor)),
         *_breaker_faults(breaker),
@@ -349,6 +346,13 @@ def _choice_faults(what: str, value: object, allowed: tuple[str, ...]) -> list[s
     if value in allowed:
         return []
     return [f"{what} must be {' or '.join(map(repr, allowed))}, got {value!r}"]
+
+
+def _cap_faults(max_attempts: object, max_recoveries: object) -> list[str]:
+    return faults(
+        None if max_attempts is None else integer_fault("max_attempts", max_attempts, 1),
+        integer_fault("max_recoveries", max_recoveries, 1),
+    )
 
 
 def _handler_faults(name: object, func: Any, accepts_context: object, kind: object) -> list[str]:

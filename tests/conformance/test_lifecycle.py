@@ -40,7 +40,9 @@ DEATHS = {CLAIM_RECOVERED: 1, CLAIM_SUSPECT: 2, RETIRE_STALE: 1}
 """Deaths of its worker that a job has behind it, so that the guards of a transition are met."""
 
 
-async def attempt(rig: Rig, row: Transition, job: Job, token: UUID | None) -> bool:
+async def attempt(  # noqa: C901 - one branch for each verb
+    rig: Rig, row: Transition, job: Job, token: UUID | None
+) -> bool:
     """Ask for a transition whose guards are met, but for the state and the token."""
     if row.verb is Verb.RENEW:
         held = LeaseKey(job.id, token)  # type: ignore[arg-type]

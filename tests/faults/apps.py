@@ -51,7 +51,7 @@ class Journal:
         os.write(self._file, f"{event} {job.id if job else 0} {os.getpid()}\n".encode())
 
 
-def register(hf: Holdfast, journal: Journal) -> None:
+def register(hf: Holdfast, journal: Journal) -> None:  # noqa: C901 - it only defines handlers
     @hf.entrypoint("nap")
     @hf.entrypoint("limited", concurrency_limit=2)
     @hf.entrypoint("serial", serialized_dispatch=True)

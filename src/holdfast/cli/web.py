@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import secrets
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -164,11 +165,21 @@ async def _until_stopped() -> None:
     await stopped.wait()
 
 
+def _listener(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise InvalidInput(
+            f"{host} port {port} cannot be listened on "
+            f"({error.strerror or error}); choose another with --port"
+        ) from None
+
+
 @asynccontextmanager
 async def served(hf: Holdfast, serving: Serving) -> AsyncIterator[str]:
     """Serve the page while the block runs. Yield its address."""
     import asyncio
-    import socket
 
     try:
         import uvicorn
@@ -194,15 +205,7 @@ async def served(hf: Holdfast, serving: Serving) -> AsyncIterator[str]:
         server_header=False,
         proxy_headers=False,
     )
-    family = socket.AF_INET6 if ":" in serving.host else socket.AF_INET
-    try:
-        listener = socket.create_server((serving.host, serving.port), family=family)
-    except OSError as error:
-        raise InvalidInput(
-            f"{serving.host} port {serving.port} cannot be listened on "
-            f"({error.strerror or error}); choose another with --port"
-        ) from None
-    with listener:
+    with _listener(serving.host, serving.port) as listener:
         port = listener.getsockname()[1]
         server = uvicorn.Server(config)
         # Signals belong to the command that serves.

@@ -34,11 +34,11 @@ class TaskRules:
     retry: Retry
     on_failure: OnFailure
     keep: timedelta | None
-    """For how long results are kept; None: they are not stored."""
+    """For how long results are kept. None means that they are not stored."""
 
 
 class TaskExecutor(AbstractEntrypointExecutor):
-    """Has a task run again as its policy says; a payload that does not fit is held at once."""
+    """Runs a task again as its policy says. A payload that does not fit is held at once."""
 
     limits_time = True
 
@@ -52,8 +52,9 @@ class TaskExecutor(AbstractEntrypointExecutor):
     ) -> None:
         super().__init__(parameters)
         self._rules = rules
-        call = _caller(func, codec, rules.keep, context_name)
-        self._inner = plain(dataclasses.replace(parameters, func=call, accepts_context=True))
+        call = _Call(func, codec, rules.keep, context_name)
+        handler = call.run if is_async(func) else call.run_plainly
+        self._inner = plain(dataclasses.replace(parameters, func=handler, accepts_context=True))
 
     @property
     def capacity(self) -> int:
@@ -75,40 +76,35 @@ class TaskExecutor(AbstractEntrypointExecutor):
             raise RetryRequested(retry.delay(job.attempts, error), reason) from error
 
 
-def _caller(
-    func: Callable[..., Any],
-    codec: Callable[[], Codec],
-    keep: timedelta | None,
-    context_name: str | None,
-) -> Callable[[Job, Context], Any]:
-    """The function as a handler: with the job and its context."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Call:
+    """Calls the function of a task as a handler is called: with the job and its context."""
 
-    def arguments(job: Job, context: Context) -> dict[str, Any]:
-        found = codec().decode(job.payload, start_hiding())
-        context.stores_result = keep is not None
-        if context_name is not None:
-            found[context_name] = context
-        return found
+    func: Callable[..., Any]
+    codec: Callable[[], Codec]
+    keep: timedelta | None
+    context_name: str | None
 
-    def finish(value: Any, context: Context) -> None:
-        if keep is not None:
-            context.result = encoded(codec(), value, keep)
+    async def run(self, job: Job, context: Context) -> None:
+        self._finish(await self.func(**self._arguments(job, context)), context)
+        if context.uncommitted is not None:
+            await context.uncommitted.commit(context.result)
 
-    if is_async(func):
-
-        async def run(job: Job, context: Context) -> None:
-            finish(await func(**arguments(job, context)), context)
-            if context.uncommitted is not None:
-                await context.uncommitted.commit(context.result)
-
-        return run
-
-    def run_plainly(job: Job, context: Context) -> None:
-        finish(func(**arguments(job, context)), context)
+    def run_plainly(self, job: Job, context: Context) -> None:
+        self._finish(self.func(**self._arguments(job, context)), context)
         if context.uncommitted is not None:
             context.uncommitted.commit_sync(context.result)
 
-    return run_plainly
+    def _arguments(self, job: Job, context: Context) -> dict[str, Any]:
+        found = self.codec().decode(job.payload, start_hiding())
+        context.stores_result = self.keep is not None
+        if self.context_name is not None:
+            found[self.context_name] = context
+        return found
+
+    def _finish(self, value: Any, context: Context) -> None:
+        if self.keep is not None:
+            context.result = encoded(self.codec(), value, self.keep)
 
 
 def is_async(func: Callable[..., Any]) -> bool:

@@ -112,20 +112,21 @@ class Metrics:
             case Lost(_, job):
                 self._counts[_LOST, _of(job.entrypoint)] += 1
             case Recovered(queues=queues):
-                for entrypoint, count in queues.items():
-                    self._counts[_RECOVERED, _of(entrypoint)] += count
+                self._add(_RECOVERED, queues)
             case Retired(reason=reason, queues=queues, runs=runs):
-                for entrypoint, count in queues.items():
-                    self._counts[_RETIRED, (*_of(entrypoint), ("reason", reason))] += count
+                self._add(_RETIRED, queues, ("reason", reason))
                 self._settle(runs)
             case StepFailed(_, step):
                 self._counts[_STEP_ERRORS, (("step", step),)] += 1
             case _:
                 assert_never(event)
 
+    def _add(self, name: str, queues: Mapping[str, int], *labels: tuple[str, str]) -> None:
+        for entrypoint, count in queues.items():
+            self._counts[name, (*_of(entrypoint), *labels)] += count
+
     def _claim(self, jobs: Sequence[Job]) -> None:
-        for entrypoint, count in Counter(job.entrypoint for job in jobs).items():
-            self._counts[_CLAIMED, _of(entrypoint)] += count
+        self._add(_CLAIMED, Counter(job.entrypoint for job in jobs))
         for job in jobs:
             if job.claimed_at is not None:
                 waited = (job.claimed_at - job.execute_after).total_seconds()

@@ -120,40 +120,46 @@ class Claimer:
     async def run(self, mode: QueueExecutionMode) -> None:
         """Claim until stopped, or in drain mode until two scans of everything find nothing."""
         drain = mode is QueueExecutionMode.drain
-        quarantine, entrypoints = self._quarantine, self._dispatcher.entrypoints
         sweep, found_nothing = False, 0
         try:
             # A stop that was requested before the run is noticed first.
             await asyncio.sleep(0)
             while not self.stopping:
-                alone, idle = 0, quarantine.idle
-                if not idle:
-                    alone = await self._serve_suspects()
-                free = self._size.bound(await self._capacity())
-                share = 0 if idle else quarantine.share(free)
-                free -= share
-                jobs = await self._claim(free, sweep)
-                recovered = await self._serve_recovered(share) if share else 0
+                found, more = await self._round(sweep)
                 self.rounds += 1
-                if jobs is None or len(jobs) == free:
+                if found:
                     found_nothing = 0
-                    continue
-                if entrypoints is not None and entrypoints.reopened:
-                    continue
-                if not quarantine.idle and quarantine.room:
+                if more:
                     continue
                 sweep = drain
-                found = jobs or recovered or alone or len(self._lease_set)
-                found_nothing = 0 if found else found_nothing + 1
+                found_nothing += not found
                 if drain and found_nothing >= 2:
                     return
                 if drain:
-                    quarantine.insist()
+                    self._quarantine.insist()
                 if not (drain and found_nothing):
                     await self._wait(drain)
         finally:
             self._signal.cancel()
             self._wakeup_policy.end()
+
+    async def _round(self, sweep: bool) -> tuple[bool, bool]:
+        """Claim jobs of each kind. Return whether this worker has work, and whether to go on."""
+        quarantine, entrypoints = self._quarantine, self._dispatcher.entrypoints
+        alone, idle = 0, quarantine.idle
+        if not idle:
+            alone = await self._serve_suspects()
+        free = self._size.bound(await self._capacity())
+        share = 0 if idle else quarantine.share(free)
+        free -= share
+        jobs = await self._claim(free, sweep)
+        recovered = await self._serve_recovered(share) if share else 0
+        if jobs is None or len(jobs) == free:
+            return True, True
+        found = bool(jobs or recovered or alone or len(self._lease_set))
+        if entrypoints is not None and entrypoints.reopened:
+            return found, True
+        return found, not quarantine.idle and quarantine.room > 0
 
     async def run_suspects(self) -> None:
         """Claim suspects and nothing else, until stopped or until no suspect is due for a while."""
@@ -338,19 +344,21 @@ class Claimer:
         if not full:
             pause = await self._sooner(pause, drain)
 
-        def stirred() -> bool:
-            if self.stopping or (drain and not len(self._lease_set)):
-                return True
-            if entrypoints is not None:
-                if entrypoints.full:
-                    return False
-                if full or entrypoints.reopened:
-                    return True
-            if self._signal.pending or self._lease_set.freed_limit:
-                return True
-            return not self._quarantine.idle and self._quarantine.ready
+        await self._lease_set.until(lambda: self._stirred(drain, full), seconds=pause)
 
-        await self._lease_set.until(stirred, seconds=pause)
+    def _stirred(self, drain: bool, was_full: bool) -> bool:
+        """Whether the wait for work is over before its time."""
+        entrypoints = self._dispatcher.entrypoints
+        if self.stopping or (drain and not len(self._lease_set)):
+            return True
+        if entrypoints is not None:
+            if entrypoints.full:
+                return False
+            if was_full or entrypoints.reopened:
+                return True
+        if self._signal.pending or self._lease_set.freed_limit:
+            return True
+        return not self._quarantine.idle and self._quarantine.ready
 
     async def _sooner(self, pause: float, drain: bool) -> float:
         """Return the seconds after which a claim may find something, at most `pause`."""

@@ -94,9 +94,9 @@ class Worker:
         self._status = status
         self._connections = connections = Connections.of(store)
         self._stopped_at: float | None = None
-        shortest = min(rule.lease for rule in rules)
+        self._shortest = min(rule.lease for rule in rules)
         self.steps = Steps(observers, worker)
-        self.lease_set = lease_set = LeaseSet(_longest_gap(shortest, settings))
+        self.lease_set = lease_set = LeaseSet(_longest_gap(self._shortest, settings))
         self.signal = WorkSignal(lease_set, settings.dequeue_timeout)
         self.gate = BreakerGate(
             rules,
@@ -122,12 +122,19 @@ class Worker:
         # A store without a place for reports has no place for the duty of the upkeep either.
         upkeep = None if store.reports is None else connections.housekeep.upkeep
         self.duty = UpkeepDuty(upkeep, lease_set, settings, worker)
+        self._make_claiming(rules, observers)
+        self._make_renewing(registry)
+
+    def _make_claiming(self, rules: Sequence[ClaimRule], observers: Observers) -> None:
+        """Make the parts that find work."""
+        connections, settings = self._connections, self._options.settings
+        worker = self._status.worker
         self.claimer = Claimer(
             connections.claim.leases,
             rules,
             self.gate,
             settings,
-            lease_set,
+            self.lease_set,
             self.dispatcher,
             self.quarantine,
             self.duty,
@@ -135,7 +142,7 @@ class Worker:
             signal=self.signal,
             worker=worker,
         )
-        self._cancellations = Cancellations(connections.settle.leases, lease_set)
+        self._cancellations = Cancellations(connections.settle.leases, self.lease_set)
         self._listener = Listener(
             connections.listen.wakeups,
             self.signal,
@@ -147,25 +154,30 @@ class Worker:
             connections.claim.leases,
             rules,
             settings,
-            lease_set,
+            self.lease_set,
             observers,
             worker,
             self.quarantine,
             self.duty,
         )
+
+    def _make_renewing(self, registry: Registry) -> None:
+        """Make the parts that keep leases, and end those that nothing else ends."""
         self._rescue = Rescue(
-            lease_set,
+            self.lease_set,
             self.settler,
             self.dispatcher,
             self.task_pool,
             self.steps,
-            interval=shortest.total_seconds() / 3,
-            end_process=options.on_blocked,
+            interval=self._shortest.total_seconds() / 3,
+            end_process=self._options.on_blocked,
         )
-        self._reporter = Reporter(status, registry.names, settings, self.dispatcher)
+        self._reporter = Reporter(
+            self._status, registry.names, self._options.settings, self.dispatcher
+        )
         self._renewer = Renewer(
-            lease_set,
-            shortest=shortest.total_seconds(),
+            self.lease_set,
+            shortest=self._shortest.total_seconds(),
             reporter=self._reporter,
             duty=self.duty,
             steps=self.steps,

@@ -70,7 +70,12 @@ def _enqueue(names: Names) -> _Function:
         "dedupe_key text default null, headers jsonb default null, "
         "on_conflict text default 'raise', payload_bytes bytea default null",
         "bigint",
-        f"""
+        _enqueue_body(insert["skip"], insert["raise"]),
+    )
+
+
+def _enqueue_body(skipping: str, raising: str) -> str:
+    return f"""
 declare
     ids bigint[];
     skipped text[];
@@ -84,17 +89,16 @@ begin
             using errcode = '22023';
     end if;
     if on_conflict = 'skip' then
-        {insert["skip"]}
+        {skipping}
     elsif on_conflict = 'raise' then
-        {insert["raise"]}
+        {raising}
     else
         raise exception 'on_conflict must be raise or skip, got %', on_conflict
             using errcode = '22023';
     end if;
     return ids[1];
 end
-""",
-    )
+"""
 
 
 def _cancel(names: Names) -> _Function:

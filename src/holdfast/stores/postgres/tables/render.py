@@ -298,22 +298,19 @@ class TableWords:
                 "last_error": self.fitted("last_error", self.item("errors", "text")),
                 "last_error_at": "clock.now",
             },
-            Effect.NOTE_STALE: lambda: (
-                {
-                    "last_error": self.fitted(
-                        "last_error", f"coalesce({self.column('last_error')}, '{STALE_ERROR}')"
-                    ),
-                    "last_error_at": "clock.now",
-                }
-                if self.has("last_error")
-                else {"last_error_at": "clock.now"}
-            ),
+            Effect.NOTE_STALE: self._note_stale,
             Effect.MARK_HELD: dict,
             Effect.REPLACE_PAYLOAD: dict,
             Effect.RENAME: dict,
             Effect.CLEAR_HELD: lambda: {"inactive": "false", "outcome": "null"},
         }
         return renders[effect]()
+
+    def _note_stale(self) -> dict[str, str]:
+        if not self.has("last_error"):
+            return {"last_error_at": "clock.now"}
+        words = f"coalesce({self.column('last_error')}, '{STALE_ERROR}')"
+        return {"last_error": self.fitted("last_error", words), "last_error_at": "clock.now"}
 
 
 def _all_of(conditions: Iterable[str]) -> str:
