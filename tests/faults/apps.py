@@ -20,6 +20,7 @@ from pathlib import Path
 import uvloop
 
 from holdfast import Holdfast, Job
+from holdfast.stores.postgres.drivers import listening
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Plan:
     driver: str = "asyncpg"
     workers: int = 1
     connections: int | None = None
+    ping_every: float = listening.PING_EVERY
     uvloop: bool = True
 
     def dumps(self) -> str:
@@ -128,6 +130,7 @@ async def work(plan: Plan, journal: Journal) -> None:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
     given = Plan(**json.loads(sys.argv[1]))
+    listening.PING_EVERY = given.ping_every
     loop = uvloop.new_event_loop if given.uvloop else asyncio.SelectorEventLoop
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(main(given))

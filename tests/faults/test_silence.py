@@ -243,7 +243,7 @@ async def test_a_worker_whose_listener_fell_silent_hears_again(
 ) -> None:
     """Nothing was closed, and it does not poll: only its own question can tell it."""
     async with Crew(pg18.dsn, tmp_path) as crew:
-        await crew.start(dsn=proxy.dsn, dequeue_timeout=3600.0, lease=30.0)
+        await crew.start(dsn=proxy.dsn, dequeue_timeout=3600.0, lease=30.0, ping_every=1.0)
         [first] = await crew.hf.queries.enqueue("nap", b"0")
         await crew.until_empty()
         await proxy.strand("listen")

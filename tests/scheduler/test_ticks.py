@@ -103,7 +103,7 @@ async def test_ten_schedulers_and_kills_make_one_job_for_each_second(pg18: Datab
         fleet = list(await asyncio.gather(*(start(pg18.dsn) for _ in range(10))))
         try:
             async with asyncio.timeout(200):
-                for wanted in range(4, 20, 2):
+                for wanted in range(2, 10):
                     # Other processes make them, and no event of theirs reaches us.
                     while len(await slots_of(hf, "every_second")) < wanted:  # noqa: ASYNC110
                         await asyncio.sleep(0.05)
@@ -116,7 +116,7 @@ async def test_ten_schedulers_and_kills_make_one_job_for_each_second(pg18: Datab
                 process.kill()
                 await process.wait()
         found = await slots_of(hf, "every_second")
-        assert len(found) >= 18
+        assert len(found) >= 9
         assert found == [found[0] + number * SECOND for number in range(len(found))]
 
 

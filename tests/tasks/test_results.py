@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -211,6 +213,8 @@ async def test_progress_is_read_while_the_job_runs(hf: Holdfast) -> None:
 
 
 async def test_progress_of_a_plain_function_needs_no_await(hf: Holdfast) -> None:
+    stopped = threading.Event()
+
     @hf.task(retry=None)
     def paged(context: Context) -> None:
         context.progress(0.25, "quarter")
@@ -219,7 +223,8 @@ async def test_progress_of_a_plain_function_needs_no_await(hf: Holdfast) -> None
         with pytest.raises(InvalidInput, match="must be a str"):
             context.progress(0.5, 7)  # type: ignore[arg-type]
         while not context.cancellation.cancel_called:
-            pass
+            time.sleep(0.01)
+        stopped.set()
 
     handle = await paged.enqueue()
     async with working(hf), asyncio.timeout(PATIENCE):
@@ -229,6 +234,7 @@ async def test_progress_of_a_plain_function_needs_no_await(hf: Holdfast) -> None
             found = await handle.progress()
         assert (found.fraction, found.message) == (0.25, "quarter")
         await handle.cancel()
+        assert await asyncio.to_thread(stopped.wait, PATIENCE)
 
 
 @pytest.mark.parametrize("keep", [0, "1 day", timedelta(0), timedelta(days=10_000)])
