@@ -57,8 +57,9 @@ bench-pages: $(VENV)/ready ## Measure pages and explanations at 1,000,000 jobs a
 chaos: $(VENV)/ready ## Five minutes of faults, and the check of what came of them
 	$(BIN)/python -m chaos run --profile quick $(ARGS)
 
-chaos-all: $(VENV)/ready ## The same with failovers, planted bugs and figures (half an hour)
+chaos-all: $(VENV)/ready ## The same with 30 workers, failovers, upgrades, planted bugs and figures (40 minutes)
 	$(BIN)/python -m chaos run --profile quick
+	$(BIN)/python -m chaos run --profile fleet
 	$(BIN)/python -m chaos run --profile acts
 	$(BIN)/python -m chaos figures
 	$(BIN)/python -m chaos mutants

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from chaos import page, report
-from chaos.acts import ACTS_ALONE, play_all
+from chaos.acts import ACTS, ACTS_ALONE, play_all
 from chaos.checker.check import Verdict, check
 from chaos.run import PROFILES, new_directory, run
 from chaos.schedule import Planned
@@ -30,7 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m chaos", description="Holdfast's fault harness.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     running = commands.add_parser("run", help="workers, faults, and the check of what came of it")
-    running.add_argument("--profile", choices=[*PROFILES, ACTS_ALONE], default="quick")
+    running.add_argument("--profile", choices=[*PROFILES, *ACTS_ALONE], default="quick")
     running.add_argument("--seed", type=int, help="of jobs and faults; random unless given")
     running.add_argument("--pg", type=Path, help="folder of PostgreSQL's programs")
     running.add_argument("--mutant", help="plant this bug (see `mutants`)")
@@ -82,7 +82,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
 async def _perform(
     options: argparse.Namespace, seed: int, directory: Path, console: Console
 ) -> tuple[Verdict | None, dict[str, Verdict]]:
-    """The run of the profile; with `full` the acts after it, with `acts` these alone."""
+    """The run of the profile; with `full` the acts after it, with some profiles acts alone."""
     verdict = None
     if options.profile in PROFILES:
         verdict = await run(
@@ -93,8 +93,8 @@ async def _perform(
             binaries=options.pg,
             mutant=options.mutant,
         )
-    with_acts = options.profile in ("full", ACTS_ALONE)
-    return verdict, await play_all(seed, directory, console) if with_acts else {}
+    acts = ACTS if options.profile == "full" else ACTS_ALONE.get(options.profile, {})
+    return verdict, await play_all(acts, seed, directory, console)
 
 
 def _replay(options: argparse.Namespace, console: Console) -> int:
@@ -130,9 +130,9 @@ def _conclude(
     for shown in verdicts:
         report.show(shown, console)
     if verdict is not None:
-        report.write(options.report, **verdict.report())
+        report.write_run(options.report, verdict.report())
     if acts:
-        report.write(options.report, acts={name: act.report() for name, act in acts.items()})
+        report.merge(options.report, "acts", {name: act.report() for name, act in acts.items()})
     code = max(map(_code, verdicts), default=0)
     if options.keep or code:
         console.print(f"histories: {directory}; python -m chaos check {directory}")

@@ -11,11 +11,12 @@ import shutil
 import subprocess
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from chaos import counting, shim, snoozes, tail
+from chaos import counting, shim, snoozes, tail, upgrading
 from chaos.checker.model import Violation
 from chaos.cluster import Cluster, tied
 from chaos.files import SECOND, now
@@ -24,7 +25,7 @@ from chaos.stage import Stage
 from devtools.cluster import HOST, free_port
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from pathlib import Path
 
     from rich.console import Console
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from chaos.checker.check import Verdict
 
     Say = Callable[[str], None]
+    Play = Callable[[Path, int, Say], Awaitable[Verdict]]
 
 _PROFILE = Profile("act", 11.0, 1_500, 15, 3, crash_every=0.0, poison=1)
 _MIDDLE = 4.0
@@ -325,7 +327,15 @@ async def exactly_once(directory: Path, seed: int, say: Say) -> Verdict:
     return verdict
 
 
-ACTS: dict[str, Callable[[Path, int, Say], Awaitable[Verdict]]] = {
+def _upgrades(pace: upgrading.Pace) -> dict[str, Play]:
+    """An upgrade from each release."""
+    return {
+        f"upgrade from {release}": partial(upgrading.upgrade, release=release, pace=pace)
+        for release in upgrading.RELEASES
+    }
+
+
+ACTS: dict[str, Play] = {
     "failover to a synchronous standby": failover_sync,
     "failover to a lagging standby": failover_async,
     "PgBouncer in transaction mode": pooled,
@@ -335,16 +345,23 @@ ACTS: dict[str, Callable[[Path, int, Say], Awaitable[Verdict]]] = {
     "old snapshot": old_snapshot,
     "deaths on a user's table": article_table,
     "counts in the handlers' transactions": exactly_once,
+    **_upgrades(upgrading.LONG),
 }
 
-ACTS_ALONE = "acts"
-"""The profile that plays these and nothing else."""
+ACTS_ALONE: Mapping[str, Mapping[str, Play]] = {
+    "acts": ACTS,
+    "upgrade": _upgrades(upgrading.LONG),
+    "upgrade-short": _upgrades(upgrading.SHORT),
+}
+"""The profiles that play these and nothing else."""
 
 
-async def play_all(seed: int, directory: Path, console: Console) -> dict[str, Verdict]:
+async def play_all(
+    acts: Mapping[str, Play], seed: int, directory: Path, console: Console
+) -> dict[str, Verdict]:
     """One after the other; what cannot be played here is said, not hidden."""
     verdicts: dict[str, Verdict] = {}
-    for name, play in ACTS.items():
+    for name, play in acts.items():
         place = directory / name.replace(" ", "-")
         place.mkdir()
         place.chmod(0o711)

@@ -17,6 +17,10 @@ Line = dict[str, Any]
 SECOND = 1_000_000
 """Instants are whole microseconds since the epoch, as PostgreSQL has them: they can be compared."""
 
+WORKER_PROGRAM = "chaos.worker"
+OLD_WORKER_PROGRAM = "chaos.old_worker"
+WORKER_PROGRAMS = (WORKER_PROGRAM, OLD_WORKER_PROGRAM)
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 

@@ -22,6 +22,7 @@ def write(report: Path) -> None:
     found: dict[str, Any] = json.loads(report.read_text())
     parts = {
         "run": _run(found),
+        "fleet": _run(found["fleet"]) if "fleet" in found else _NONE,
         "invariants": _invariants(found["invariants"]),
         "acts": _acts(found.get("acts", {})),
         "figures": _figures(found.get("figures", {})),
@@ -90,6 +91,8 @@ def _besides(act: dict[str, Any]) -> str:
         said.append(
             f"{act['lost_with_the_tail']} acknowledged jobs gone: the unreplayed tail, exactly"
         )
+    if "longest_stall_s" in act:
+        said.append(f"longest time without an end of a job {act['longest_stall_s']:.2f} s")
     return "; ".join(said)
 
 

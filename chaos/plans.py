@@ -79,3 +79,21 @@ class ProducerPlan(Plan):
     rows: bool = False
     mutant: str | None = None
     skew: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OldPlan(Plan):
+    """How a program of a released version works. With a count it is a producer."""
+
+    name: str
+    dsn: str
+    directory: str
+    lease: float
+    release: str
+    concurrency: int = 10
+    seed: int = 0
+    first: int = 0
+    count: int = 0
+    per_second: float = 10.0
+    shares: dict[str, int] | None = None
+    skew: float = 0.0

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from chaos.checker.history import History
     from chaos.checker.model import Fault, Story, Violation
 
+FLEET = "fleet"
+"""The profile with many workers."""
+
 DEFAULT = Path(__file__).parent / "report.json"
 _AROUND = 3 * SECOND
 _MOST_LINES = 60
@@ -101,6 +104,14 @@ def write(path: Path, **parts: Any) -> None:
     """Put new parts into the report; those of an earlier command stay."""
     known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps({**known, **parts}, indent=2) + "\n")
+
+
+def write_run(path: Path, found: dict[str, Any]) -> None:
+    """Put a run into the report; one with many workers beside the others."""
+    if found["profile"] == FLEET:
+        write(path, fleet=found)
+    else:
+        write(path, **found)
 
 
 def merge(path: Path, name: str, parts: dict[str, Any]) -> None:

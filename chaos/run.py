@@ -16,6 +16,7 @@ from chaos.cluster import Cluster
 from chaos.files import PATIENCE, SECOND, now
 from chaos.handlers import WITHOUT_BREAKER
 from chaos.nemesis import Nemesis, come_and_go
+from chaos.report import FLEET
 from chaos.stage import Stage
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ PROFILES = {
     "short": Profile("short", 12.0, 1_200, 14, 3, 8.0, 1, lease=4.0),
     "quick": Profile("quick", 225.0, 52_000, 330, 6, 9.0, 6),
     "full": Profile("full", 540.0, 125_000, 790, 6, 9.0, 12),
+    # Thirty processes on a few cores: longer leases, and few slots in each.
+    FLEET: Profile(FLEET, 120.0, 12_000, 110, 30, 20.0, 2, lease=4.0, concurrency=8),
 }
 
 
@@ -117,8 +120,8 @@ async def perform(
         await _play(stage, profile, seed, faults, act)
         say("the last fault is over")
         plan["drained"] = True
-        await _drain(stage, say)
-        await _leave(stage)
+        await drain(stage, say)
+        await leave(stage)
         await stage.finish()
     plan |= {"seconds": round((now() - began) / SECOND, 1), "ended": now()}
     (stage.directory / "plan.json").write_text(json.dumps(plan))
@@ -222,7 +225,7 @@ async def _poison(stage: Stage, profile: Profile, seed: int) -> list[Process]:
     ]
 
 
-async def _drain(stage: Stage, say: Callable[[str], None]) -> None:
+async def drain(stage: Stage, say: Callable[[str], None]) -> None:
     """No more ticks; then wait until nothing is queued, leased or due."""
     connection = await stage.connect()
     try:
@@ -233,7 +236,7 @@ async def _drain(stage: Stage, say: Callable[[str], None]) -> None:
         say(f"jobs are left, and none has ended for {_DRAIN_SECONDS:g} s")
 
 
-async def _leave(stage: Stage) -> None:
+async def leave(stage: Stage) -> None:
     stage.replacing = False
     await asyncio.gather(*(stage.retire(name) for name in stage.workers))
     await asyncio.sleep(0.1)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 import asyncpg
 
 from chaos import dump, shim, snoozes, workload
-from chaos.files import SECOND, Journal, now
-from chaos.plans import ProducerPlan, WorkerPlan
+from chaos.files import OLD_WORKER_PROGRAM, SECOND, WORKER_PROGRAM, Journal, now
+from chaos.plans import OldPlan, ProducerPlan, WorkerPlan
 from chaos.proxy import Proxy
 from devtools.cluster import HOST
 from holdfast import Holdfast
@@ -95,7 +95,9 @@ class Stage:
         ddl: str = "",
         probing: bool = True,
         tablespace: Path | None = None,
+        installed: str | None = None,
     ) -> None:
+        """`installed` is a script that makes the tables of another version."""
         self.cluster = cluster
         self.directory = directory
         self.lease = lease
@@ -104,9 +106,10 @@ class Stage:
         self._ddl = ddl
         self._probing = probing
         self._tablespace = tablespace
+        self._installed = installed
         self.proxy = Proxy(cluster.port)
         self.workers: dict[str, Process] = {}
-        self._plans: dict[str, WorkerPlan] = {}
+        self._plans: dict[str, WorkerPlan | OldPlan] = {}
         self._others: list[Process] = []
         self._journal = Journal(directory / "processes.jsonl")
         self._faults = Journal(directory / "nemesis.jsonl")
@@ -133,10 +136,12 @@ class Stage:
             await connection.execute(f'create database "{self.database}"{where}')
         finally:
             await connection.close()
-        async with Holdfast.connect(self.dsn) as hf:
-            await hf.install()
+        if self._installed is None:
+            async with Holdfast.connect(self.dsn) as hf:
+                await hf.install()
         connection = await self.connect()
         try:
+            await connection.execute(self._installed or "")
             await connection.execute(_ROWS + snoozes.DDL + self._ddl)
         finally:
             await connection.close()
@@ -183,6 +188,27 @@ class Stage:
         process = self._spawn(name, "chaos.producer", plan.dumps())
         self._others.append(process)
         return process
+
+    def start_old(self, name: str, release: str, **options: Any) -> Process:
+        """A worker or producer of a release; `options` are those of OldPlan."""
+        plan = OldPlan(
+            name=name,
+            dsn=self.dsn,
+            directory=str(self.directory),
+            lease=self.lease,
+            release=release,
+            **options,
+        )
+        if not plan.count:
+            self._plans[name] = plan
+            return self._spawn_worker(name)
+        process = self._spawn(name, "chaos.old_producer", plan.dumps())
+        self._others.append(process)
+        return process
+
+    def dismiss(self, name: str) -> None:
+        """A worker that dies from now on has no successor."""
+        self._others.append(self.workers.pop(name))
 
     def kill(self, name: str) -> None:
         worker = self.workers[name]
@@ -252,7 +278,8 @@ class Stage:
     def _spawn_worker(self, name: str) -> Process:
         plan = self._plans[name]
         wrong_clock = shim.environment(self.directory, plan.skew)
-        self.workers[name] = self._spawn(name, "chaos.worker", plan.dumps(), wrong_clock)
+        module = OLD_WORKER_PROGRAM if isinstance(plan, OldPlan) else WORKER_PROGRAM
+        self.workers[name] = self._spawn(name, module, plan.dumps(), wrong_clock)
         return self.workers[name]
 
     def _spawn(

@@ -35,10 +35,10 @@ _RETRY = 0.1
 class Watchman(threading.Thread):
     """Notes stalls: stretches in which no thread of this process ran, whoever's fault that was.
 
-    Lags are those of the event loop alone.
+    Lags are those of the event loop alone. Without `hf` nothing else is watched.
     """
 
-    def __init__(self, ledger: Ledger, hf: Holdfast, lease: float) -> None:
+    def __init__(self, ledger: Ledger, hf: Holdfast | None, lease: float) -> None:
         super().__init__(daemon=True)
         self._ledger = ledger
         self._hf = hf
@@ -51,9 +51,10 @@ class Watchman(threading.Thread):
             time.sleep(_TICK)
             if (now() - began) / SECOND > _TICK + self._longest:
                 self._ledger.note("stall", since=began)
-            if not self.was_running and self._hf.queue_manager.state == "running":
+            manager = self._hf and self._hf.queue_manager
+            if manager and not self.was_running and manager.state == "running":
                 self.was_running = True
-                self._ledger.note("running", id=self._hf.queue_manager.id)
+                self._ledger.note("running", id=manager.id)
 
     async def watch_loop(self) -> None:
         """Until cancelled."""

@@ -18,7 +18,7 @@ from chaos.checker.model import (
     Story,
     pid_of,
 )
-from chaos.files import SECOND, Line, read, read_all
+from chaos.files import OLD_WORKER_PROGRAM, SECOND, WORKER_PROGRAMS, Line, read, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -47,7 +47,7 @@ class History:
     """When a process was told to end (SIGTERM)."""
     spawned: dict[int, str] = field(default_factory=dict)
     ready: dict[int, int] = field(default_factory=dict)
-    """When a worker process wrote its first line, before it connected."""
+    """When a worker process that can recover jobs wrote its first line, before it connected."""
     settled: dict[LeaseKey, tuple[int, str]] = field(default_factory=dict)
     stalls: list[Fault] = field(default_factory=list)
     """Not faults of ours: stretches in which a process, its event loop or the server did not get to
@@ -232,8 +232,11 @@ def _load_processes(history: History, directory: Path) -> None:
     for line in read(directory / "processes.jsonl"):
         match line["e"]:
             case "spawn":
-                if line["module"] == "chaos.worker":
+                if line["module"] in WORKER_PROGRAMS:
                     history.spawned[line["pid"]] = line["name"]
+                if line["module"] == OLD_WORKER_PROGRAM:
+                    # It recovers nothing, so nobody waits for it.
+                    history.ready.pop(line["pid"], None)
             case "exit":
                 history.exits[line["pid"]] = Exit(
                     line["name"], line["pid"], line["t"], line["code"], line["told"]

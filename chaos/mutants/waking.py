@@ -16,7 +16,7 @@ from holdfast.stores.postgres.lanes import Lanes
 from holdfast.worker.claim import Claimer
 from holdfast.worker.dispatcher import Dispatcher
 from holdfast.worker.listen import Listener
-from holdfast.worker.upkeep import UpkeepDuty
+from holdfast.worker.upkeep import Lookout, UpkeepDuty
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -34,6 +34,16 @@ def no_notify() -> None:
 def wakes_the_dead() -> None:
     """An enqueue chooses among all workers that have reported, whether they live or not."""
     patch(render, "_SLEEPS", "true")
+
+
+@mutant("lost-wake-up-stays-lost", "sleeper chosen and killed")
+def lost_wake_up_stays_lost() -> None:
+    """Nobody looks for jobs whose wake-up went to a worker that could not heed it."""
+
+    async def look(self: Lookout) -> float:
+        return self._poll
+
+    patch(Lookout, "_look", look)
 
 
 @mutant("wake-before-commit", "wake-up")

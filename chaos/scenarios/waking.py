@@ -15,6 +15,9 @@ _POLL = 40.0
 
 _SOON = 4.0
 
+_CHOICES = 10
+"""Each is made at random among two: all of them miss the frozen one in a run of a thousand."""
+
 
 async def _soon(scene: Scene, spec: Spec, what: str, seconds: float = _SOON) -> None:
     await scene.demand(lambda: len(scene.starts(spec)) > 0, seconds, f"{what}: started soon")
@@ -90,6 +93,24 @@ async def sleeper_killed(scene: Scene) -> None:
         producer = await scene.produce(f"p{number}", [spec], calls_at_once=1)
         await scene.demand(lambda: not producer.alive, 15.0, "the producer is done")  # noqa: B023
         await _soon(scene, spec, "after the death of the other sleeper")
+    await scene.drained()
+
+
+@scenario("sleeper chosen and killed", drained=True)
+async def sleeper_chosen_and_killed(scene: Scene) -> None:
+    """One of two idle workers is frozen, so enqueues choose it still, and then dies of it."""
+    poll = 1.0
+    for name in ("a", "b"):
+        await scene.worker(name, poll=poll)
+    await scene.stage.until(lambda: False, 3.0)
+    since = scene.freeze("b")
+    for _ in range(_CHOICES):
+        spec = scene.nap(0.0)
+        await scene.enqueue(spec)
+        # A wake-up that is lost costs a poll, after a new holder of the upkeep was found.
+        await _soon(scene, spec, "while the worker that was chosen is frozen", poll + 2 * _SOON)
+    scene.kill("b")
+    scene.thaw("b", since)
     await scene.drained()
 
 

@@ -8,23 +8,35 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 import yaml
 
+from devtools.cluster import free_port
+from holdfast import Holdfast
 from holdfast.telemetry.prometheus import FAMILIES
+from tests.cli.command_line import inside
+from tests.faults.pgbouncer import started
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.servers import Database
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+DOCKERFILE = DEPLOY / "compose/Dockerfile"
 PROMETHEUS = DEPLOY / "prometheus"
 BOARD = DEPLOY / "compose/grafana/dashboards/holdfast.json"
 
 _METRIC = re.compile(r"\bholdfast_\w+")
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_VALUES = {"HOLDFAST_TARGET": "shop.worker:hf", "HOLDFAST_KEEP": "30d"}
 _PATIENCE_SECONDS = 60
 
 
@@ -144,6 +156,115 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
 
     assert len(units) == 3
     assert not [line for line in said.splitlines() if str(tmp_path) in line]
+
+
+def test_systemd_units_get_every_variable_that_they_use() -> None:
+    unit = (DEPLOY / "systemd/holdfast-worker@.service").read_text()
+    example = (DEPLOY / "systemd/shop.env.example").read_text()
+
+    assert set(_VARIABLE.findall(unit)) <= set(re.findall(r"^(\w+)=", example, re.MULTILINE))
+
+
+def commands() -> Iterator[list[str]]:
+    """Every `holdfast` command of these files, with values where a file has variables."""
+    for unit in sorted((DEPLOY / "systemd").glob("*.service")):
+        [line] = re.findall(r"^ExecStart=\S+/holdfast (.*)$", unit.read_text(), re.MULTILINE)
+        yield _VARIABLE.sub(lambda found: _VALUES.get(found[1], "1"), line).split()
+    for document in documents(DEPLOY / "kubernetes/worker.yaml"):
+        pod = document.get("spec", {}).get("template", {}).get("spec", {})
+        for container in pod.get("containers", ()):
+            yield container["command"][1:]
+    [compose] = documents(DEPLOY / "compose/compose.yaml")
+    for service in compose["services"].values():
+        if service.get("command", [""])[0] == "holdfast":
+            yield service["command"][1:]
+    [line] = re.findall(r"^CMD (\[.*)$", DOCKERFILE.read_text(), re.MULTILINE)
+    yield json.loads(line)[1:]
+
+
+@pytest.mark.parametrize("command", list(commands()), ids=lambda words: " ".join(words)[:40])
+def test_holdfast_understands_every_command(command: list[str]) -> None:
+    """The parser refuses an option that it does not know before it shows the help."""
+    done = inside(*command, "--help")
+
+    assert done.code == 0, done.err
+
+
+def test_compose_fits_its_specification() -> None:
+    schema = ("--builtin-schema", "vendor.compose-spec")
+
+    succeed(sys.executable, "-m", "check_jsonschema", *schema, "compose/compose.yaml")
+
+
+def test_the_image_is_built_from_files_that_are_there() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = re.findall(r"^COPY (.+) \S+$", DOCKERFILE.read_text(), re.MULTILINE)
+    copied = {path for line in lines for path in line.split()}
+    [extras] = re.findall(r"^RUN pip install .*'\.\[(.+)\]'$", DOCKERFILE.read_text(), re.MULTILINE)
+
+    assert all((ROOT / path).exists() for path in copied)
+    assert {project["readme"], *project["license-files"], "pyproject.toml", "src"} <= copied
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+
+
+def test_grafana_finds_the_board_and_its_source() -> None:
+    provisioning = BOARD.parents[1] / "provisioning"
+    [source] = documents(provisioning / "datasources/prometheus.yaml")
+    [boards] = documents(provisioning / "dashboards/holdfast.yaml")
+    [compose] = documents(DEPLOY / "compose/compose.yaml")
+    mounts = [volume.split(":") for volume in compose["services"]["grafana"]["volumes"]]
+    board = json.loads(BOARD.read_text())
+    [variable] = board["templating"]["list"]
+
+    assert {"/etc/grafana/provisioning", boards["providers"][0]["options"]["path"]} == {
+        target for _, target, _ in mounts
+    }
+    assert source["datasources"][0]["type"] == variable["query"] == "prometheus"
+    assert {panel["datasource"]["uid"] for panel in board["panels"]} == {f"${{{variable['name']}}}"}
+
+
+async def test_producers_enqueue_through_the_pooler_of_compose(
+    pg18: Database, server_directory: Path
+) -> None:
+    port = free_port()
+    dsn = f"postgresql://holdfast:holdfast@127.0.0.1:{port}/holdfast"
+    async with Holdfast.connect(pg18.dsn) as direct:
+        await direct.install()
+        with started(server_directory, pooler_settings(pg18, server_directory, port), port):
+            async with Holdfast.connect(dsn) as hf:
+                ids = await hf.queries.enqueue(["resize"] * 3)
+        assert [job for job, _ in await direct.queries.job_status(ids)] == ids
+
+
+def pooler_settings(database: Database, directory: Path, port: int) -> str:
+    """Those of compose, for the server of the test."""
+    server = urlsplit(database.server_dsn)
+    shutil.copy(DEPLOY / "compose/pgbouncer/userlist.txt", directory / "userlist.txt")
+    changes = {
+        "host=postgres port=5432 dbname=holdfast": f"host={server.hostname} port={server.port}"
+        f" dbname={server.path[1:]} user=postgres"
+        f" connect_query='set search_path to {database.schema}'",
+        "listen_addr = 0.0.0.0": "listen_addr = 127.0.0.1\nunix_socket_dir =",
+        "listen_port = 6432": f"listen_port = {port}",
+        "/etc/pgbouncer": str(directory),
+    }
+    text = (DEPLOY / "compose/pgbouncer/pgbouncer.ini").read_text()
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def test_kubernetes_scales_the_deployment_that_is_there() -> None:
+    secret, _, deployment, _ = documents(DEPLOY / "kubernetes/worker.yaml")
+    login, scaled = documents(DEPLOY / "kubernetes/keda.yaml")
+    [trigger] = scaled["spec"]["triggers"]
+
+    assert scaled["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    assert trigger["authenticationRef"]["name"] == login["metadata"]["name"]
+    for reference in login["spec"]["secretTargetRef"]:
+        assert reference["name"] == secret["metadata"]["name"]
+        assert reference["key"] in secret["stringData"]
 
 
 def test_every_file_that_compose_mounts_exists() -> None:

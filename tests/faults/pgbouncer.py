@@ -63,14 +63,26 @@ def pooler(
 ) -> Iterator[Pooler]:
     """Its server sessions are given out in turn, so that whoever relies on one is found out."""
     made = Pooler(free_port(), database.schema)
-    settings = directory / "pgbouncer.ini"
-    settings.write_text(_settings(database, directory, made.port, mode, size))
     (directory / "users").write_text(_USERS)
+    try:
+        with started(directory, _settings(database, directory, made.port, mode, size), made.port):
+            if mode == "transaction":
+                _open_sessions(made, size)
+            yield made
+    finally:
+        _end_sessions(database, made.database)
+
+
+@contextmanager
+def started(directory: Path, settings: str, port: int) -> Iterator[None]:
+    """PgBouncer with these settings, killed at the end."""
+    file = directory / "pgbouncer.ini"
+    file.write_text(settings)
     # Like PostgreSQL, it refuses to run as root.
     who = account()
     with (directory / "pgbouncer.log").open("wb") as log:
         process = subprocess.Popen(
-            [program(), str(settings)],
+            [program(), str(file)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -79,14 +91,11 @@ def pooler(
             extra_groups=[] if who else None,
         )
     try:
-        _await_port(made.port, process, directory)
-        if mode == "transaction":
-            _open_sessions(made, size)
-        yield made
+        _await_port(port, process, directory)
+        yield
     finally:
         process.kill()
         process.wait()
-        _end_sessions(database, made.database)
 
 
 def _settings(database: Database, directory: Path, port: int, mode: Mode, size: int) -> str:

@@ -1,4 +1,4 @@
-"""A short run of the fault harness, and the proof that it would notice: five planted bugs."""
+"""Short runs of the fault harness, and the proof that it would notice: five planted bugs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from chaos.run import new_directory
+from tests.postgres.released import RELEASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +64,18 @@ def test_a_short_run_under_faults_violates_no_invariant(directory: Path) -> None
     assert {name: count for name, count in report["invariants"].items() if count} == {}, said
     assert report["faults_effective"] >= 0.8 * report["faults"], said
     assert report["jobs"] >= 1000
+
+
+@pytest.mark.timeout(PATIENCE + 60)
+def test_upgrades_while_workers_of_both_versions_are_killed_violate_no_invariant(
+    directory: Path,
+) -> None:
+    report, said = chaos(directory, "run", "--profile", "upgrade-short", "--seed", "7")
+
+    assert set(report["acts"]) == {f"upgrade from {release}" for release in RELEASES}
+    for act in report["acts"].values():
+        assert {name: count for name, count in act["invariants"].items() if count} == {}, said
+        assert act["faults_effective"] == act["faults"] >= 5, said
 
 
 @pytest.mark.timeout(PATIENCE + 60)

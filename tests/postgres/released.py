@@ -42,6 +42,7 @@ class OldClient:
     release: str
     connection: Any
     name: str = field(default_factory=lambda: f"old-{uuid.uuid4().hex[:8]}")
+    lease: timedelta = LEASE
 
     @classmethod
     async def connect(cls, release: str, dsn: str) -> OldClient:
@@ -62,18 +63,21 @@ class OldClient:
                 if not error.locked:
                     raise
 
-    async def enqueue(self, entrypoint: str) -> int:
+    async def enqueue(self, entrypoint: str, **values: object) -> int:
         [[ids, _]] = await self.run(
             "enqueue_one-raise",
             entrypoint=entrypoint,
-            payload=b"old",
-            priority=0,
             soon=timedelta(seconds=1),
             channel="ch_holdfast",
+            **{"payload": b"old", "priority": 0, **values},
         )
         return int(ids[0])
 
     async def claim(self, entrypoint: str, limit: int) -> tuple[uuid.UUID, list[int]]:
+        token, rows = await self.claim_rows(entrypoint, limit)
+        return token, [row[0] for row in rows]
+
+    async def claim_rows(self, entrypoint: str, limit: int) -> tuple[uuid.UUID, Sequence[Row]]:
         token = uuid.uuid4()
         rows = await self.run(
             "claim",
@@ -87,10 +91,10 @@ class OldClient:
             priority=0,
             token=token,
             worker=self.name,
-            leases=[LEASE],
-            shortest=LEASE,
+            leases=[self.lease],
+            shortest=self.lease,
         )
-        return token, [row[0] for row in rows]
+        return token, rows
 
     async def complete(self, token: uuid.UUID, ids: Sequence[int]) -> list[int]:
         """The jobs whose lease was still this one."""
