@@ -107,7 +107,8 @@ def _steady(sizes: Sizes, _pace: Pace) -> float:
 
 
 def _fleet(sizes: Sizes, _: Pace) -> float:
-    return 2 * (fleet.SETTLING + sizes.idle_seconds + 0.06 * sizes.probes + 4 * 12.0)
+    once = fleet.SETTLING + sizes.idle_seconds + 0.06 * sizes.probes + 4 * 12.0
+    return len(fleet.SIZES) * once
 
 
 def _shared_backlog(sizes: Sizes, pace: Pace) -> float:
@@ -228,7 +229,7 @@ LASTING = (
 FLEET = (
     Family(
         fleet.fleet,
-        ("fleet_transactions", "fleet_p50", "fleet_p99", "fleet_idle"),
+        (fleet.FAMILY, "fleet_p50", "fleet_p99", "fleet_idle"),
         _fleet,
         fewer=1,
         closely=_OURS,

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from bench import goals, plots, record
+from bench.measures import fleet
 from bench.measures.drain import PLAIN
 from bench.measures.enqueue import WITHOUT_NOTIFY
 from bench.measures.steady import EVENED, SERIES
 from bench.record import DISTURBED
 from bench.results import MEASURES, Figure, number, ratio
+from bench.sizes import FULL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,6 +34,8 @@ README = ROOT / "README.md"
 WHOLE = ROOT / "bench" / "results.json"
 NEWER = ROOT / "bench" / "results-pg18.json"
 """The same run on a newer PostgreSQL, if somebody made one."""
+FLEET = ROOT / "bench" / "results-fleet.json"
+"""The measures of fleets, taken by themselves."""
 NOTED = {
     ("latency_p50", "latency_p95"): "enqueue to handler start, p95, ms",
     ("enqueue_producers", WITHOUT_NOTIFY): "8 producer processes without NOTIFY, jobs/s",
@@ -96,6 +100,7 @@ def publish() -> None:
         "goals": _goals_block(found),
         "peers": peers_ahead(figures),
         "newer": _newer_block(),
+        "fleet": _fleet_block(),
     }
     _rewrite(PAGE, blocks)
     _rewrite(README, {"speed": _readme_block(figures, facts, drawn)})
@@ -223,6 +228,39 @@ def _newer_block() -> str:
         return "No run on PostgreSQL 18 is kept here."
     found = record.load(NEWER)
     return "\n\n".join([_run_block(found), _figures_block(found.figures()), _goals_block(found)])
+
+
+def _fleet_block() -> str:
+    if not FLEET.exists():
+        return "No run of fleets is kept here."
+    found = record.load(FLEET)
+    blocks = [_run_block(found), _costs_block(found), _goals_block(found)]
+    return "\n\n".join([*blocks, _drains_block(found)])
+
+
+def _costs_block(found: Record) -> str:
+    """The medians of what a fleet of each size costs, for each subject."""
+    names = [field.replace("_", " ") for field in fleet.Cost._fields]
+    lines = [f"| subject | workers | {' | '.join(names)} |", f"|---|---|{'---|' * len(names)}"]
+    for size in fleet.SIZES:
+        costs = defaultdict(list)
+        for subject, cost in found.notes(f"workers: {size}", fleet.FAMILY):
+            costs[subject].append(cost)
+        for subject, rounds in costs.items():
+            medians = [number(median(cost[name] for cost in rounds)) for name in rounds[0]]
+            lines.append(f"| {subject} | {size} | {' | '.join(medians)} |")
+    return "\n".join(lines)
+
+
+def _drains_block(found: Record) -> str:
+    two, many = (
+        median(value for _, value in found.notes(name, "fleet_drain") if value)
+        for name in ("two workers", "fleet")
+    )
+    return (
+        f"Drain of {FULL.fleet:,} jobs: {number(two)} jobs/s by two workers, {number(many)} by "
+        f"{fleet.MANY} in {fleet.PROCESSES} processes."
+    )
 
 
 def peers_ahead(figures: Sequence[Figure]) -> str:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 WORKERS = 50
 MANY = 200
 PROCESSES = 8
+SIZES = (1, WORKERS, MANY)
 BACKLOG = "fleet"
+FAMILY = "fleet_transactions"
 SETTLING = 10.0
 _GAP = 0.05
 _WARM_UP = 20
@@ -28,6 +30,11 @@ _PATIENCE = 180.0
 _COUNTED = (
     "select xact_commit + xact_rollback from pg_stat_database where datname = current_database()"
 )
+_SESSIONS = (
+    "select count(*) from pg_stat_activity where datname = current_database()"
+    " and pid <> pg_backend_pid() and backend_type = 'client backend'"
+)
+_PRODUCER_SESSIONS = 1
 _REPORTED_SECONDS = 12.0
 """A session that becomes idle reports what it has done up to ten seconds later."""
 
@@ -40,14 +47,17 @@ class Cost(NamedTuple):
     transactions: float
     """Of one job, beyond those of the idle fleet."""
     p50: float
+    """Milliseconds from enqueue to handler."""
     p99: float
+    connections: float
+    """Sessions of each worker while nothing is to do."""
 
 
 def fleet(stage: Stage, subject: Contestant) -> dict[str, float]:
-    """Of 50 workers, beside one."""
-    one, many = _cost(stage, subject, 1), _cost(stage, subject, WORKERS)
-    stage.notes["one worker"] = one._asdict()
-    stage.notes["fleet"] = many._asdict()
+    """Of 50 workers, beside one. The cost of 200 is noted."""
+    costs = {count: _cost(stage, subject, count) for count in SIZES}
+    stage.notes |= {f"workers: {count}": cost._asdict() for count, cost in costs.items()}
+    one, many = costs[1], costs[WORKERS]
     return {
         "fleet_transactions": many.transactions / one.transactions,
         "fleet_p50": many.p50 / one.p50,
@@ -91,6 +101,7 @@ def _cost(stage: Stage, subject: Contestant, workers: int) -> Cost:
         producer.ask("connect", connections=1)
         time.sleep(SETTLING)
         idle = _rate(stage, database, sizes.idle_seconds)
+        connections = int(stage.server.ask(_SESSIONS, database)) - _PRODUCER_SESSIONS
         before, began = _count(stage, database), time.monotonic()
         producer.ask("probe", count=probes, gap=_GAP, patience=_PATIENCE)
         wait_until(
@@ -101,7 +112,7 @@ def _cost(stage: Stage, subject: Contestant, workers: int) -> Cost:
         spent = _count(stage, database) - before - idle * (time.monotonic() - began)
         seconds = [one for process in crew for one in process.ask("latencies")[1:]]
     p50, p99 = (percentile(seconds, percent) * 1000 for percent in (50, 99))
-    return Cost(idle / workers, spent / probes, p50, p99)
+    return Cost(idle / workers, spent / probes, p50, p99, connections / workers)
 
 
 @contextmanager
