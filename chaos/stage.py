@@ -141,7 +141,8 @@ class Stage:
                 await hf.install()
         connection = await self.connect()
         try:
-            await connection.execute(self._installed or "")
+            if self._installed is not None:
+                await connection.execute(self._installed)
             await connection.execute(_ROWS + snoozes.DDL + self._ddl)
         finally:
             await connection.close()

@@ -43,6 +43,10 @@ _NEW = tuple(f"new{n}" for n in range(3))
 _KILL_SECONDS = 1.0
 _CONCURRENCY = 20
 _LOOK = 0.02
+_HOLDER_SECONDS = 5.0
+_STARTING_SECONDS = 10.0
+"""Processes take a while to start, on a busy machine, and jobs come until the last is killed."""
+
 _HOLDERS = "select distinct claimed_by from holdfast where claim_token is not null"
 _FIRST_OF_NEW = 1_000_000
 _PRODUCER_SECONDS = 60.0 * PATIENCE
@@ -70,7 +74,8 @@ async def upgrade(directory: Path, seed: int, say: Say, *, release: str, pace: P
     """Upgrade from one release. Return the verdict of every invariant, and of `no stall`."""
     async with Cluster(directory / "pg") as cluster:
         stage = Stage(cluster, directory, installed=schema_of(release))
-        seconds = pace.before + pace.in_the_way + (pace.beside + len(_OLD)) * _KILL_SECONDS
+        kills = (pace.beside + len(_OLD)) * _KILL_SECONDS
+        seconds = pace.before + pace.in_the_way + kills + _STARTING_SECONDS
         plan = _plan(release, seed, stage.lease)
         async with stage:
             began = now()
@@ -155,21 +160,22 @@ async def _kill_now_and_then(stage: Stage, rng: random.Random) -> None:
 
 
 async def _kill(stage: Stage, names: Sequence[str], *, successor: bool) -> None:
-    """The first of them that holds a lease."""
+    """The first of them that holds a lease, or the first of all when none gets one."""
+    deadline = now() + int(_HOLDER_SECONDS * SECOND)
     connection = await stage.connect()
     try:
-        while True:
+        found: list[str] = []
+        while not found and now() < deadline:
             held = {pid_of(row[0]) for row in await connection.fetch(_HOLDERS)}
-            for name in names:
-                if stage.workers[name].pid in held:
-                    stage.fault("kill", name)
-                    stage.kill(name)
-                    if not successor:
-                        stage.dismiss(name)
-                    return
+            found = [name for name in names if stage.workers[name].pid in held]
             await asyncio.sleep(_LOOK)
     finally:
         connection.terminate()
+    name = (found or names)[0]
+    stage.fault("kill", name)
+    stage.kill(name)
+    if not successor:
+        stage.dismiss(name)
 
 
 async def _upgrade_tables(stage: Stage, in_the_way: float) -> None:
