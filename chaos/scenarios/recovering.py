@@ -316,11 +316,14 @@ async def long_outage(scene: Scene) -> None:
 
 @scenario("slow link", lease=4.0, drained=True)
 async def slow_link(scene: Scene) -> None:
-    """The payloads of a whole claim do not arrive within its deadline, those of a few jobs do."""
-    pad = "x" * 400_000
+    """The payloads of a whole claim do not arrive within its deadline, those of a few jobs do.
+
+    They are just small enough to be in its reply.
+    """
+    pad = "x" * 60_000
     jobs = [scene.spec(does={"do": "nap", "seconds": 0.0, "pad": pad}) for _ in range(40)]
     await scene.worker("a", timeout=1.0)
-    scene.stage.proxy.throttle("a", 4e6)
+    scene.stage.proxy.throttle("a", 6e5)
     scene.stage.fault("slow", "a", seconds=25.0)
     await scene.enqueue(*jobs)
     await scene.drained(25.0)

@@ -232,6 +232,11 @@ class DatabaseError(HoldfastError):
         return self.sqlstate == "53300"
 
     @property
+    def damaged(self) -> bool:
+        """Whether the server could not read what it has stored."""
+        return (self.sqlstate or "").startswith("XX")
+
+    @property
     def locked(self) -> bool:
         """Another session held a lock or a resource for longer than the statement was to wait."""
         return self.sqlstate == "55P03"

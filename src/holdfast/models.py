@@ -43,6 +43,18 @@ class NewJob(NamedTuple):
     max_recoveries: int | None = None
 
 
+class LargePayload(bytes):
+    """Stands for a payload that was too large for the reply to a claim, until it is fetched."""
+
+    size: int
+
+    @classmethod
+    def of(cls, size: int) -> LargePayload:
+        new = cls()
+        new.size = size
+        return new
+
+
 class Job(NamedTuple):
     """A row of the queue table. A named tuple because a worker makes tens of thousands a second."""
 

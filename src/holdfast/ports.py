@@ -72,6 +72,10 @@ class Leases(Protocol):
         """
         ...
 
+    async def payloads(self, held: Sequence[LeaseKey]) -> dict[LeaseKey, bytes | None]:
+        """Return the payloads of leases that are still owned. A claim leaves out large ones."""
+        ...
+
     @property
     def suspect_group(self) -> int:
         """How many suspects the next claim may take together, as the only leases of the worker.

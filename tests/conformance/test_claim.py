@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast.lifecycle import Status, Verb
-from holdfast.models import ClaimRule, NewJob
-from tests.conformance.rig import INSTANT, LEASE, SECOND, WANT, ids, token_of
+from holdfast.lifecycle import TRANSITIONS, Status, Verb
+from holdfast.models import Change, ClaimRule, NewJob
+from tests.conformance.rig import INSTANT, LEASE, SECOND, WANT, holding, ids, token_of
 
 if TYPE_CHECKING:
     from holdfast.models import Job
@@ -222,3 +222,19 @@ async def test_without_a_deferred_job_there_is_nothing_to_wait_for(rig: Rig) -> 
     await rig.add("sms", execute_after=40 * SECOND)
     assert len(await leases.claim([WANT], limit=5, worker="w1", sweep=True)) == 1
     assert await wait_for_jobs_only(leases) is None
+
+
+async def test_the_payloads_of_leases_can_be_read_while_they_are_owned(rig: Rig) -> None:
+    payloads = [None, b"", b"small", bytes(70_000)]
+    made = await rig.store.jobs.insert([NewJob("mail", each) for each in payloads], "raise")
+    jobs = await rig.store.leases.claim([WANT], limit=10, worker="a")
+    held = [holding(job) for job in jobs]
+    found = await rig.store.leases.payloads(held)
+    assert {lease.id: payload for lease, payload in found.items()} == dict(
+        zip(made, payloads, strict=True)
+    )
+    stale = [lease._replace(token=uuid4()) for lease in held]
+    assert await rig.store.leases.payloads(stale) == {}
+    await rig.store.leases.change(TRANSITIONS[Verb.COMPLETE], [Change(held[0])])
+    await rig.store.leases.change(TRANSITIONS[Verb.RELEASE], [Change(held[1])])
+    assert set(await rig.store.leases.payloads(held)) == set(held[2:])

@@ -30,7 +30,7 @@ class Proxy:
         self._upstream = (where.hostname, where.port)
         self._dsn = dsn
         self._delay = delay
-        self._rate = rate
+        self.rate = rate
         self._link = asyncio.Lock()
         self._silent: set[str] = set()
         self._deaf: set[str] = set()
@@ -118,10 +118,10 @@ class Proxy:
                 await self._passing(gate, link)
                 if self._delay and not learn:
                     await asyncio.sleep(self._delay)
-                if self._rate and not learn:
+                if self.rate and not learn:
                     # One link for all connections: each chunk takes its time on it.
                     async with self._link:
-                        await asyncio.sleep(len(data) / self._rate)
+                        await asyncio.sleep(len(data) / self.rate)
                 sink.write(data)
                 await sink.drain()
         await self._passing(gate, link)

@@ -43,6 +43,7 @@ INDEXES: dict[str, set[str]] = {
     "oldest": {READY},
     "upkeep_look": {READY, RECOVERED},
     "renew": {PKEY},
+    "payloads": {PKEY},
     **{
         name: {PKEY}
         for name in ("complete", "fail", "retry", "hold", "release", "retire:last_retry")

@@ -67,7 +67,7 @@ MAY: dict[Role, frozenset[str]] = {
     | LOOKING
     | READS_ONE_LEASE
     | WAITING
-    | {"lock", "locked"}
+    | {"lock", "locked", "payloads"}
     | {"requeue", "edit", "move", "cancel", "delete", "schedule_pause", "schedule_remove"}
     | {"breaker_register", "breaker_write", "raise_priority", "pause", "resume"}
     | {"record_act"},

@@ -154,6 +154,12 @@ async def test_a_lease_of_a_dead_worker_expires(queue: QueueUnderTest) -> None:
         await queue.claim("mail")
 
 
+@pytest.mark.parametrize("size", [10, 100_000])
+async def test_a_claimed_job_has_its_payload(queue: QueueUnderTest, size: int) -> None:
+    await queue.queries.enqueue("mail", b"x" * size)
+    assert (await queue.claim("mail")).payload == b"x" * size
+
+
 async def test_a_transaction_keeps_a_job_or_does_not(queue: QueueUnderTest) -> None:
     hf, _, ship = shop()
     queue.adopt(hf)

@@ -173,6 +173,12 @@ class SeveralLeases:
     def begin(self, queue: str, target: object) -> JobTransaction:
         return self._parties[queue].begin(queue, target)
 
+    async def payloads(self, held: Sequence[LeaseKey]) -> dict[LeaseKey, bytes | None]:
+        found: dict[LeaseKey, bytes | None] = {}
+        for name, leases in _by_party(held).items():
+            found |= await self._parties[name].payloads(leases)
+        return found
+
     async def locked(self, held: Sequence[LeaseKey]) -> set[LeaseKey]:
         found: set[LeaseKey] = set()
         for name, leases in _by_party(held).items():

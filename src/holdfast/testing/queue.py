@@ -13,7 +13,17 @@ from holdfast.app import Holdfast
 from holdfast.client.tasks import Task
 from holdfast.errors import InvalidInput
 from holdfast.events import Observers, Retired, Settled
-from holdfast.models import ClaimRule, Held, Job, JobId, NewJob, Outcome, Succeeded
+from holdfast.models import (
+    ClaimRule,
+    Held,
+    Job,
+    JobId,
+    LargePayload,
+    LeaseKey,
+    NewJob,
+    Outcome,
+    Succeeded,
+)
 from holdfast.settings import WorkerSettings
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.postgres.drivers import connect
@@ -153,7 +163,11 @@ class QueueUnderTest(Holdfast):
         jobs = await self.store.leases.claim(rules, limit=1, worker="test", sweep=True)
         if not jobs:
             raise AssertionError(f"no job of {' or '.join(names)} can be claimed now")
-        return jobs[0]
+        job, token = jobs[0], jobs[0].claim_token
+        if token is None or not isinstance(job.payload, LargePayload):
+            return job
+        key = LeaseKey(job.id, token)
+        return job._replace(payload=(await self.store.leases.payloads([key]))[key])
 
     async def expire_lease(self, job_id: int) -> None:
         """Make a lease as old as if its worker had died, so that `drain` recovers the job."""

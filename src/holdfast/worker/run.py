@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import monotonic
-from holdfast.errors import HoldfastError
+from holdfast.errors import DatabaseError, HoldfastError
 from holdfast.models import (
     CANCELED,
     LEASE_LOST,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from holdfast.ports import Leases
     from holdfast.worker.leases import Lease
+    from holdfast.worker.payloads import PayloadFetcher
     from holdfast.worker.progress import ProgressWriter
 
 _SUCCEEDED = Succeeded()
@@ -71,6 +73,20 @@ async def run(
         return stopped
     lease.verdict = True
     return _SUCCEEDED if context.result is None else Succeeded(context.result)
+
+
+async def fetch_payload(lease: Lease, payloads: PayloadFetcher) -> Outcome | None:
+    """Complete a job whose payload is large. Return the outcome if it cannot run."""
+    lease.began = monotonic()
+    if lease.cancellation.reason is not None:
+        return _STOPPED[lease.cancellation.reason]
+    if not lease.trusted:
+        return _STOPPED[UNTRUSTED]
+    try:
+        owned = await payloads.fetch(lease)
+    except (asyncio.CancelledError, DatabaseError) as error:
+        return _outcome(lease, error)
+    return None if owned else _STOPPED[LEASE_LOST]
 
 
 def _stopped(lease: Lease) -> Outcome | None:

@@ -12,14 +12,15 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import monotonic
-from holdfast.models import NOT_STARTED, Outcome, Released
-from holdfast.worker.run import run
+from holdfast.models import NOT_STARTED, LargePayload, Outcome, Released
+from holdfast.worker.run import fetch_payload, run
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
     from holdfast.ports import Leases
     from holdfast.worker.dispatcher import Dispatcher
+    from holdfast.worker.payloads import PayloadFetcher
     from holdfast.worker.progress import ProgressWriter
     from holdfast.worker.settle import Settler
 
@@ -40,12 +41,14 @@ class TaskPool:
         settler: Settler,
         leases: Leases,
         progress: ProgressWriter,
+        payloads: PayloadFetcher,
         resources: MutableMapping[Any, Any],
     ) -> None:
         self._dispatcher = dispatcher
         self._settler = settler
         self._leases = leases
         self._progress = progress
+        self._payloads = payloads
         self._resources = resources
         self._running: set[asyncio.Task[None]] = set()
         # The caller's context may be the one of the handler that has just ended.
@@ -84,7 +87,10 @@ class TaskPool:
         assert task is not None  # noqa: S101 - it is only run as one
         self._running.add(task)
         try:
-            outcome = await run(self._resources, lease, self._leases, self._progress)
+            missing = None
+            if type(lease.job.payload) is LargePayload:
+                missing = await fetch_payload(lease, self._payloads)
+            outcome = missing or await run(self._resources, lease, self._leases, self._progress)
         finally:
             lease.task = None
             self._running.discard(task)

@@ -18,6 +18,7 @@ from holdfast.worker.dispatcher import Dispatcher
 from holdfast.worker.leases import LeaseSet
 from holdfast.worker.listen import Listener
 from holdfast.worker.loop_watchdog import LoopWatchdog
+from holdfast.worker.payloads import PayloadFetcher
 from holdfast.worker.progress import ProgressWriter
 from holdfast.worker.publish import Publisher
 from holdfast.worker.quarantine import Quarantine, Suspects
@@ -111,11 +112,14 @@ class Worker:
             registry, rules, settings, lease_set, self.settler, observers, worker=worker
         )
         self._progress = ProgressWriter(connections.settle.leases)
+        # Not in the way of outcomes. Claims that wait for payloads would only ask for more.
+        self._payloads = PayloadFetcher(connections.claim.leases)
         self.task_pool = TaskPool(
             self.dispatcher,
             self.settler,
             connections.settle.leases,
             self._progress,
+            self._payloads,
             options.resources,
         )
         self.quarantine = Quarantine(lease_set, suspects=status.suspects)
@@ -187,7 +191,7 @@ class Worker:
         """Work until stopped, or in drain mode until nothing is claimable."""
         await self._introduce()
         keep, settler, pool = self.steps.keep, self.settler, self.task_pool
-        progress = self._progress
+        progress, payloads = self._progress, self._payloads
         async with asyncio.TaskGroup() as lasting:
             renewing = lasting.create_task(self._renew())
             settling = lasting.create_task(
@@ -195,6 +199,9 @@ class Worker:
             )
             others = [
                 lasting.create_task(keep("dispatch", pool.run, lambda: pool.rounds, vital=True)),
+                lasting.create_task(
+                    keep("payloads", payloads.run, lambda: payloads.rounds, vital=True)
+                ),
                 lasting.create_task(keep("progress", progress.run, lambda: progress.rounds)),
                 lasting.create_task(keep("rescue", self._rescue.run, lambda: self._rescue.rounds)),
             ]

@@ -61,6 +61,6 @@ leased as (
     from clock, (select array_agg(id) as ids from picked) taken
     where taken.ids is not null
 )
-select id, entrypoint, payload, priority, date_part('epoch', execute_after), attempts, recoveries, max_attempts, max_recoveries, dedupe_key, headers, date_part('epoch', created), date_part('epoch', updated), last_error, date_part('epoch', last_error_at), date_part('epoch', held_at) from picked
+select id, entrypoint, case when octet_length(payload) <= 65536 then payload end, priority, date_part('epoch', execute_after), attempts, recoveries, max_attempts, max_recoveries, dedupe_key, headers, date_part('epoch', created), date_part('epoch', updated), last_error, date_part('epoch', last_error_at), date_part('epoch', held_at), case when octet_length(payload) > 65536 then octet_length(payload) end from picked
 union all
-select id, entrypoint, payload, priority, date_part('epoch', execute_after), attempts, recoveries, max_attempts, max_recoveries, dedupe_key, headers, date_part('epoch', created), date_part('epoch', updated), last_error, date_part('epoch', last_error_at), date_part('epoch', held_at) from retired
+select id, entrypoint, case when octet_length(payload) <= 65536 then payload end, priority, date_part('epoch', execute_after), attempts, recoveries, max_attempts, max_recoveries, dedupe_key, headers, date_part('epoch', created), date_part('epoch', updated), last_error, date_part('epoch', last_error_at), date_part('epoch', held_at), case when octet_length(payload) > 65536 then octet_length(payload) end from retired

@@ -234,6 +234,16 @@ class MemoryLeases:
                     owned.append(note.key)
         return owned
 
+    async def payloads(self, held: Sequence[LeaseKey]) -> dict[LeaseKey, bytes | None]:
+        now = self._state.now()
+        return {
+            lease: row.payload
+            for lease in held
+            for row in self._state.found([lease.id])
+            if row.status in LEASED
+            and GUARDS[Guard.OWNED](self._state, row, Asked(now, token=lease.token))
+        }
+
     async def locked(self, held: Sequence[LeaseKey]) -> set[LeaseKey]:
         """A change is over before anybody else can come."""
         return set()

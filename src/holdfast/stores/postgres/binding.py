@@ -47,12 +47,22 @@ _WRITTEN_BY_A_CLAIM = ("status", *LEASE_COLUMNS)
 CLAIMED_COLUMNS = tuple(column for column in JOB_COLUMNS if column not in _WRITTEN_BY_A_CLAIM)
 """The columns that a claim returns. The claim itself has written the others."""
 
+LARGE_PAYLOAD = 64 * 1024
+"""Bytes. A larger payload is not in the reply to a claim, which says its size instead."""
+
+_SIZE = "octet_length(payload)"
 _INSTANTS = ("execute_after", "created", "updated", "last_error_at", "held_at")
-CLAIMED_VALUES = tuple(
-    f"date_part('epoch', {column})" if column in _INSTANTS else column for column in CLAIMED_COLUMNS
+_AS_CLAIMED = {
+    **{column: f"date_part('epoch', {column})" for column in _INSTANTS},
+    "payload": f"case when {_SIZE} <= {LARGE_PAYLOAD} then payload end",
+}
+CLAIMED_VALUES = (
+    *(_AS_CLAIMED.get(column, column) for column in CLAIMED_COLUMNS),
+    f"case when {_SIZE} > {LARGE_PAYLOAD} then {_SIZE} end",
 )
-"""The columns as a claim returns them. Instants are seconds since 1970: a driver takes longer to
-make three datetimes than for all other columns, and those of one claim are mostly the same."""
+"""The columns as a claim returns them, and the size of a large payload. Instants are seconds since
+1970: a driver takes longer to make three datetimes than for all other columns, and those of one
+claim are mostly the same."""
 
 HIDDEN_COLUMNS = {"payload": "bytea", "headers": "jsonb"}
 """The columns of a job's payload and headers, with their types. A reader need not see them."""

@@ -251,6 +251,13 @@ class PostgresLeases:
             done += _moved(held, moved)
         return done
 
+    async def payloads(self, held: Sequence[LeaseKey]) -> dict[LeaseKey, bytes | None]:
+        found: dict[LeaseKey, bytes | None] = {}
+        for batch in without_twins(held):
+            read = dict(await self._runner.run("payloads", **_owned(batch)))
+            found |= {lease: read[lease.id] for lease in batch if lease.id in read}
+        return found
+
     async def locked(self, held: Sequence[LeaseKey]) -> set[LeaseKey]:
         ids = sorted({lease.id for lease in held})
         found = {row[0] for row in await self._runner.run("locked", ids=ids)}

@@ -380,7 +380,8 @@ class Statements(dict[str, Statement]):
             self._move(),
             *(self._change(row) for row in TRANSITIONS.values() if _is_change(row)),
             self._complete_with_result(),
-            self._note_progress(),
+            self._of_holder("note_progress"),
+            self._of_holder("payloads"),
             *(self._remove(row) for row in TRANSITIONS.values() if _is_removal(row)),
         ]
         rest = [file for file in roles() if file not in {each.file for each in special}]
@@ -513,9 +514,8 @@ class Statements(dict[str, Statement]):
             reason=_literal(row.reason),
         )
 
-    def _note_progress(self) -> Statement:
-        """Only a holder may write, and only while its lease counts, as for a renewal."""
-        name = "note_progress"
+    def _of_holder(self, name: str) -> Statement:
+        """A statement for holders alone, and only while their leases count, as for a renewal."""
         return self._fill(name, name, guards=guards(TRANSITIONS[Verb.RENEW], self.binding))
 
     def _remove(self, row: Transition) -> Statement:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.errors import UnreadableReply
 from holdfast.lifecycle import RETIRE_UNCLAIMABLE, TRANSITIONS, Status, Verb
-from holdfast.models import Job, LogEntry, Schedule, Statistic, TracebackRecord
+from holdfast.models import Job, LargePayload, LogEntry, Schedule, Statistic, TracebackRecord
 from holdfast.stores.postgres.binding import JOB_COLUMNS, LEASE_COLUMNS, LOG_COLUMNS
 
 if TYPE_CHECKING:
@@ -82,10 +82,12 @@ def claimed(
     """A row that a claim returned: leased, unless it had no attempts left and is held now."""
     (
         job_id, entrypoint, payload, priority, execute_after, attempts, recoveries, max_attempts,
-        max_recoveries, dedupe_key, words, created, updated, error, error_at, held_at,
+        max_recoveries, dedupe_key, words, created, updated, error, error_at, held_at, size,
     ) = row  # fmt: skip
     about = None if words is None else _headers(words)
     leased = held_at is None
+    if size is not None:
+        payload = LargePayload.of(size)
     now = instants[updated]
     values = (
         job_id, entrypoint, payload, priority, _PICKED if leased else _HELD,

@@ -242,6 +242,10 @@ class TableLeases:
         """A user's table has no place for it."""
         return []
 
+    async def payloads(self, held: Sequence[LeaseKey]) -> dict[LeaseKey, bytes | None]:
+        """A user's table has none: the row is the work."""
+        return dict.fromkeys(held)
+
     async def locked(self, held: Sequence[LeaseKey]) -> set[LeaseKey]:
         ids = sorted({lease.id for lease in held})
         found = {row[0] for row in await self._run("locked", ids=ids)}
