@@ -24,6 +24,25 @@ _COPIED = ("CHANGELOG.md", "SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md", 
 """Pages at the root of the repository that the site has as well, in the folder `project`."""
 _BOOST = {"Learn": 2.0, "Guides": 4.0, "Reference": 1.0, "Understand": 0.3}
 """How much a page counts in the search, by its part: a question is answered by a guide first."""
+_ALSO_CALLED = {
+    "guides/cancel.md": ("revoke",),
+    "guides/connections.md": ("pgbouncer", "pooler"),
+    "guides/database-restart.md": ("reconnect", "connection lost", "outage", "failover"),
+    "guides/dead-workers.md": ("stuck", "orphaned", "killed worker", "crashed worker"),
+    "guides/from-celery.md": ("chain", "workflow", "migrate"),
+    "guides/limits.md": ("limits per tenant", "rate limit", "throttle", "concurrency"),
+    "guides/pause.md": ("pausing",),
+    "guides/requeue.md": ("dead letter", "hold"),
+    "guides/results.md": ("return value",),
+    "guides/retention.md": ("prune", "clean up"),
+    "guides/retry.md": ("retries", "backoff"),
+    "guides/run-once.md": ("idempotency", "unique", "deduplication", "runs twice"),
+    "guides/timeout.md": ("timeout", "times out"),
+    "guides/workers.md": ("memory leak", "max tasks per child", "sigterm"),
+    "schedules.md": ("cron", "periodic", "time zone", "recurring"),
+    "transactions.md": ("django", "outbox"),
+}
+"""What other queues and their users call the task of a page. The search ranks these words first."""
 _DIAGRAM = re.compile(r"^```mermaid\n.*?^```\n", flags=re.M | re.S)
 """A diagram that hosts of repositories draw. The site would have to load a program for it."""
 _PRINTS = re.compile(r'^```text title="prints"$', flags=re.M)
@@ -43,6 +62,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Point links at the site's own page where there is one, and make the others plain text."""
     source = page.file.src_uri
     page.meta["search"] = {"boost": _boost(page)}
+    page.meta["tags"] = list(_ALSO_CALLED.get(source, ()))
     generated = source.startswith("project/")
     folder = ROOT if generated else ROOT / "docs" / Path(source).parent
 
