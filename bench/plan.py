@@ -107,7 +107,7 @@ def _steady(sizes: Sizes, _pace: Pace) -> float:
 
 
 def _fleet(sizes: Sizes, _: Pace) -> float:
-    once = fleet.SETTLING + sizes.idle_seconds + 0.06 * sizes.probes + 4 * 12.0
+    once = fleet.SETTLING + sizes.idle_seconds + 0.06 * sizes.probes + 3 * 12.0
     return len(fleet.SIZES) * once
 
 
@@ -231,6 +231,7 @@ FLEET = (
         fleet.fleet,
         (fleet.FAMILY, "fleet_p50", "fleet_p99", "fleet_idle"),
         _fleet,
+        rounds=2,
         fewer=1,
         closely=_OURS,
         only=frozenset({"holdfast", "pgqueuer", "procrastinate"}),

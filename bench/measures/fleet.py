@@ -100,9 +100,8 @@ def _cost(stage: Stage, subject: Contestant, workers: int) -> Cost:
     ):
         producer.ask("connect", connections=1)
         time.sleep(SETTLING)
-        idle = _rate(stage, database, sizes.idle_seconds)
+        idle, before, began = _idle(stage, database, sizes.idle_seconds)
         connections = int(stage.server.ask(_SESSIONS, database)) - _PRODUCER_SESSIONS
-        before, began = _count(stage, database), time.monotonic()
         producer.ask("probe", count=probes, gap=_GAP, patience=_PATIENCE)
         wait_until(
             lambda: sum(process.done for process in crew) >= probes,
@@ -129,10 +128,12 @@ def _crew(
         yield crew
 
 
-def _rate(stage: Stage, database: str, seconds: float) -> float:
+def _idle(stage: Stage, database: str, seconds: float) -> tuple[float, int, float]:
+    """Transactions a second, and their count at an instant."""
     before, began = _count(stage, database), time.monotonic()
     time.sleep(seconds)
-    return (_count(stage, database) - before) / (time.monotonic() - began)
+    count, now = _count(stage, database), time.monotonic()
+    return (count - before) / (now - began), count, now
 
 
 def _count(stage: Stage, database: str) -> int:
