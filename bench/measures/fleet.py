@@ -26,6 +26,10 @@ FAMILY = "fleet_transactions"
 SETTLING = 10.0
 _GAP = 0.05
 _WARM_UP = 20
+_WARM_UP_PER_WORKER = 4
+"""The first job of a worker prepares its statements, which takes milliseconds. Most get one."""
+
+_WARM_UP_GAP = 0.02
 _PATIENCE = 180.0
 _COUNTED = (
     "select xact_commit + xact_rollback from pg_stat_database where datname = current_database()"
@@ -91,27 +95,38 @@ def shared_backlog(stage: Stage, subject: Contestant) -> dict[str, float]:
 
 
 def _cost(stage: Stage, subject: Contestant, workers: int) -> Cost:
-    sizes = stage.sizes_of(subject)
-    probes = sizes.probes + _WARM_UP
+    probes, warm_up = stage.sizes_of(subject).probes, _WARM_UP + _WARM_UP_PER_WORKER * workers
     with (
         stage.database(subject) as database,
         stage.start(subject, database) as producer,
         _crew(stage, subject, database, workers) as crew,
     ):
         producer.ask("connect", connections=1)
+        _probe(producer, crew, warm_up, _WARM_UP_GAP)
         time.sleep(SETTLING)
-        idle, before, began = _idle(stage, database, sizes.idle_seconds)
+        warm = [len(process.ask("latencies")) for process in crew]
+        idle, before, began = _idle(stage, database, stage.sizes_of(subject).idle_seconds)
         connections = int(stage.server.ask(_SESSIONS, database)) - _PRODUCER_SESSIONS
-        producer.ask("probe", count=probes, gap=_GAP, patience=_PATIENCE)
-        wait_until(
-            lambda: sum(process.done for process in crew) >= probes,
-            patience=_PATIENCE,
-            what=f"{subject.name}: the last probe",
-        )
+        _probe(producer, crew, probes, _GAP)
         spent = _count(stage, database) - before - idle * (time.monotonic() - began)
-        seconds = [one for process in crew for one in process.ask("latencies")[1:]]
+        seconds = [
+            one
+            for process, before_these in zip(crew, warm, strict=True)
+            for one in process.ask("latencies")[before_these:]
+        ]
     p50, p99 = (percentile(seconds, percent) * 1000 for percent in (50, 99))
     return Cost(idle / workers, spent / probes, p50, p99, connections / workers)
+
+
+def _probe(producer: Process, crew: list[Process], count: int, gap: float) -> None:
+    """Enqueue jobs one by one, and wait until the last has begun."""
+    done = sum(process.done for process in crew)
+    producer.ask("probe", count=count, gap=gap, patience=_PATIENCE)
+    wait_until(
+        lambda: sum(process.done for process in crew) >= done + count,
+        patience=_PATIENCE,
+        what="the last probe",
+    )
 
 
 @contextmanager

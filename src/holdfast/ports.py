@@ -467,7 +467,8 @@ class Wakeups(Protocol):
         """Run until cancelled. `on_work` is also called once listening has begun (again).
 
         `on_recovered` is called as well when jobs wait that a worker died with. A listener that
-        names its worker is notified of work that it was chosen for, others of all work.
+        names its worker is notified of work that it was chosen for, and all are notified of work
+        for which nobody was.
         """
         ...
 

@@ -71,6 +71,16 @@ class Names:
         return f"{name[: _LONGEST_CHANNEL - len(mark)]}{mark}"
 
 
+OWN_CHANNEL = "worker_"
+OWN_CHANNEL_DIGITS = 32
+
+
+def own_channel(channel: str, worker: str) -> str:
+    """The NOTIFY channel on which one worker alone listens. Statements compute the same name."""
+    digest = sha256(f"{channel} {worker}".encode()).hexdigest()
+    return OWN_CHANNEL + digest[:OWN_CHANNEL_DIGITS]
+
+
 @dataclass(frozen=True, slots=True)
 class Retention:
     """How long log rows are kept, by how they ended; None keeps them for ever.

@@ -279,5 +279,6 @@ def test_retention_is_shown_set_and_applied(installed: str) -> None:
         "others": 172800.0,
     }
     command("set").complains(2, "nothing to set")
-    command("set", "--others", "0s").complains(2, "others must be a positive timedelta")
+    assert command("show").out.startswith("successful 1d after the end\nothers     2d after")
+    command("set", "--others", "0s").complains(2, "--others", "got '0s'", "30d, or none")
     assert command("apply", "--json").json == {"deleted": 0}

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from holdfast import Holdfast
-from holdfast.settings import Names
+from holdfast.settings import Names, own_channel
 from tests.worker.rig import PATIENCE, ends, eventually, working
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ class Ear:
 
     async def open(self) -> None:
         await self._connection.add_listener(self._channel, self._hear)
+
+    async def listen_for(self, worker: str) -> None:
+        """Hear what is meant for one worker, too."""
+        await self._connection.add_listener(own_channel(self._channel, worker), self._hear)
 
     async def flush(self) -> int:
         """What was sent until now has arrived with the answer to a question."""
@@ -132,6 +136,7 @@ async def test_an_idle_worker_is_woken_and_a_busy_one_need_not_be(
 
     async with working(worker, dequeue_timeout=HOUR):
         await eventually(ear.somebody_needs_it)
+        await ear.listen_for(worker.queue_manager.id)
         await producer.queries.enqueue("a")
         await ends(told.wait())
         assert await ear.flush() == 1

@@ -16,6 +16,7 @@ import pytest
 
 from holdfast import Holdfast, Job
 from holdfast.clock import monotonic
+from holdfast.settings import own_channel
 from holdfast.worker.quarantine import Suspects
 from tests.worker.rig import PATIENCE, eventually, working
 from tests.worker.test_quarantine import die_with
@@ -45,7 +46,8 @@ class Fleet:
         self.connection = connection
         self.ran: list[tuple[int, int]] = []
         """The worker and the job of each run, in order."""
-        self.heard: list[str] = []
+        self.heard: list[tuple[int, str]] = []
+        """The session that sent each wake-up, and the worker it is for; empty for all."""
         self.release = asyncio.Event()
         self.release.set()
         self._dsn = dsn
@@ -78,7 +80,12 @@ class Fleet:
         return [row[0] for row in await self.connection.fetch(LISTED)]
 
     async def listen(self) -> None:
-        await self.connection.add_listener("ch_holdfast", lambda *args: self.heard.append(args[3]))
+        for worker in ("", *await self.listed()):
+            channel = own_channel("ch_holdfast", worker) if worker else "ch_holdfast"
+            await self.connection.add_listener(channel, self._hearing(worker))
+
+    def _hearing(self, worker: str) -> Any:
+        return lambda _connection, sender, *_: self.heard.append((sender, worker))
 
     async def runs(self, count: int) -> None:
         async def reached() -> bool:
@@ -99,13 +106,14 @@ async def fleet(pg: Database) -> AsyncIterator[Fleet]:
 
 
 async def test_one_job_wakes_one_worker(fleet: Fleet, pg: Database) -> None:
+    """The others do not even receive the message, which would cost their processes a wake-up."""
     async with fleet.workers(5, "mail"), Holdfast.connect(pg.dsn) as producer:
         await fleet.listen()
         for count in range(1, 11):
             await producer.queries.enqueue("mail")
             await fleet.runs(count)
-        assert all(len(payload.split()) == 2 for payload in fleet.heard)
-        assert {payload.split()[1] for payload in fleet.heard} <= set(await fleet.listed())
+        assert len(fleet.heard) == 10
+        assert {worker for _, worker in fleet.heard} <= set(await fleet.listed())
 
 
 @pytest.mark.parametrize("suspects", [Suspects.run, Suspects.only])
@@ -164,7 +172,8 @@ async def test_a_batch_wakes_as_many_workers_as_it_fills(fleet: Fleet, pg: Datab
         async with Holdfast.connect(pg.dsn) as producer:
             await producer.queries.enqueue(["mail"] * 25, [None] * 25, [0] * 25)
             await fleet.runs(25)
-        assert len(fleet.heard[0].removeprefix("wake ").split()) == 3
+        producing = fleet.heard[0][0]
+        assert len({worker for sender, worker in fleet.heard if sender == producing}) == 3
 
 
 async def test_a_full_worker_is_left_out_and_its_neighbour_woken(

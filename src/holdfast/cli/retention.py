@@ -10,7 +10,7 @@ import typer
 from holdfast.app import Holdfast
 from holdfast.cli.command import App, example
 from holdfast.cli.connect import on_holdfast, options_of
-from holdfast.cli.output import line, print_json
+from holdfast.cli.output import duration, line, print_json
 from holdfast.cli.values import parse_duration
 from holdfast.errors import InvalidInput
 from holdfast.settings import Retention
@@ -87,7 +87,15 @@ def apply(ctx: typer.Context, as_json: _Json = False) -> None:
 
 
 def _parse(text: str, option: str) -> timedelta | None:
-    return None if text.strip().lower() == _ALL else parse_duration(text, option)
+    if text.strip().lower() == _ALL:
+        return None
+    kept = parse_duration(text, option)
+    if not kept:
+        raise InvalidInput(
+            f"{option} must be a time to keep rows for, such as 30d, or none to keep all; "
+            f"got {text!r}"
+        )
+    return kept
 
 
 def _print(found: Retention, as_json: bool) -> None:
@@ -98,5 +106,5 @@ def _print(found: Retention, as_json: bool) -> None:
         )
         return
     for kind, kept in kinds.items():
-        line(f"{kind:10} {'kept for ever' if kept is None else f'{kept} after the end'}")
+        line(f"{kind:10} {'kept for ever' if kept is None else f'{duration(kept)} after the end'}")
     line("rows of jobs that are still in the queue, such as held ones, are always kept")

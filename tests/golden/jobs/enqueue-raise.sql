@@ -32,25 +32,33 @@ keyed as (
     where $12::uuid is not null
 ),
 notified as (
-    select pg_notify($13::text, coalesce((
-            select left('wake ' || string_agg(c.id, ' '), 1900)
+    select pg_notify(coalesce(chosen.own, $13::text), '')
+    from (
+        -- `offset 0` keeps the planner from looking for workers before it knows that it must.
+        select true as wanted
+        where case
+            when $13::text is null then false
+            when not exists (
+                select from new, clock where new.execute_after <= clock.now + $14::interval
+            ) then false
+            else case when $13::text in (select pg_listening_channels()) then true when pg_try_advisory_lock(hashtextextended('listeners of ' || $13::text, 0)) then not pg_advisory_unlock(hashtextextended('listeners of ' || $13::text, 0)) else true end
+        end
+        offset 0
+    ) n
+    left join lateral (
+        select 'worker_' || left(encode(sha256(convert_to($13::text || ' ' || w.id, 'UTF8')), 'hex'), 32) as own
+        from (
+            select w.id, sum(w.room) over (order by w.dice) - w.room as before
             from (
-                select w.id, sum(w.room) over (order by w.dice) - w.room as before
-                from (
-                    select w.id, greatest(w.concurrency - w.running, 1) as room, random() as dice
-                    from "holdfast_workers" w
-                    where w.entrypoints && ($3::text[] || $2::text)
-                ) w
-                where case when pg_try_advisory_lock(hashtextextended('listeners of ' || $13::text || ' ' || w.id, 0)) then not pg_advisory_unlock(hashtextextended('listeners of ' || $13::text || ' ' || w.id, 0)) else true end
-            ) c
-            where c.before < (select count(*) from new)
-        ), ''))
-    where case
-        when $13::text is null then false
-        when not exists (
-            select from new, clock where new.execute_after <= clock.now + $14::interval
-        ) then false
-        else case when $13::text in (select pg_listening_channels()) then true when pg_try_advisory_lock(hashtextextended('listeners of ' || $13::text, 0)) then not pg_advisory_unlock(hashtextextended('listeners of ' || $13::text, 0)) else true end
-    end
+                select w.id, greatest(w.concurrency - w.running, 1) as room, random() as dice
+                from "holdfast_workers" w
+                where n.wanted and w.entrypoints && ($3::text[] || $2::text)
+            ) w
+            where case when pg_try_advisory_lock(hashtextextended('listeners of ' || $13::text || ' ' || w.id, 0)) then not pg_advisory_unlock(hashtextextended('listeners of ' || $13::text || ' ' || w.id, 0)) else true end
+        ) w
+        where w.before < (select count(*) from new)
+        order by w.before
+        limit 200
+    ) chosen on true
 )
 select ids, skipped from reply where (select count(*) from notified) >= 0

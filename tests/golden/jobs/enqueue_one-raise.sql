@@ -30,18 +30,15 @@ from reply
 where case
     when $13::text is null then true
     when is_soon is not true then true
-    when case when $13::text in (select pg_listening_channels()) then true when pg_try_advisory_lock(hashtextextended('listeners of ' || $13::text, 0)) then not pg_advisory_unlock(hashtextextended('listeners of ' || $13::text, 0)) else true end then pg_notify($13::text, coalesce((
-        select left('wake ' || string_agg(c.id, ' '), 1900)
+    when case when $13::text in (select pg_listening_channels()) then true when pg_try_advisory_lock(hashtextextended('listeners of ' || $13::text, 0)) then not pg_advisory_unlock(hashtextextended('listeners of ' || $13::text, 0)) else true end then pg_notify(coalesce((
+        select 'worker_' || left(encode(sha256(convert_to($13::text || ' ' || w.id, 'UTF8')), 'hex'), 32)
         from (
-            select w.id, sum(w.room) over (order by w.dice) - w.room as before
-            from (
-                select w.id, greatest(w.concurrency - w.running, 1) as room, random() as dice
-                from "holdfast_workers" w
-                where w.entrypoints && array[$2::text]
-            ) w
-            where case when pg_try_advisory_lock(hashtextextended('listeners of ' || $13::text || ' ' || w.id, 0)) then not pg_advisory_unlock(hashtextextended('listeners of ' || $13::text || ' ' || w.id, 0)) else true end
-        ) c
-        where c.before < 1
-    ), '')) is not null
+            select w.id from "holdfast_workers" w
+            where w.entrypoints && array[$2::text]
+            order by random() offset 0
+        ) w
+        where case when pg_try_advisory_lock(hashtextextended('listeners of ' || $13::text || ' ' || w.id, 0)) then not pg_advisory_unlock(hashtextextended('listeners of ' || $13::text || ' ' || w.id, 0)) else true end
+        limit 1
+    ), $13::text), '') is not null
     else true
 end

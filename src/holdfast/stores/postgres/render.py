@@ -25,6 +25,7 @@ from holdfast.lifecycle import (
     Transition,
     Verb,
 )
+from holdfast.settings import OWN_CHANNEL, OWN_CHANNEL_DIGITS
 from holdfast.stores.postgres.binding import (
     BREAKER_COLUMNS,
     CLAIMED_COLUMNS,
@@ -218,8 +219,14 @@ _ON_DUTY = (
 """Whether the worker that sends the statement still does the upkeep. One that was frozen changes
 nothing when it wakes up late. Null means that no duty is needed, as for an operator."""
 
-_LONGEST_WAKE = "1900"
-"""Characters of a wake-up. A NOTIFY has room for 7999 bytes; workers that it does not name poll."""
+_OWN_CHANNEL = (
+    f"'{OWN_CHANNEL}' || left(encode(sha256(convert_to(:channel::text || ' ' || w.id, 'UTF8')), "
+    f"'hex'), {OWN_CHANNEL_DIGITS})"
+)
+"""The channel of worker `w` alone: what settings.own_channel() computes."""
+
+_MOST_WOKEN = "200"
+"""Workers that one enqueue wakes. Those pass on what they cannot take."""
 
 
 _WRITES = re.compile(
@@ -328,7 +335,8 @@ class Statements(dict[str, Statement]):
             "needed": _NEEDED,
             "sleeps": _SLEEPS,
             "on_duty": _ON_DUTY.format(**self.binding.relations),
-            "longest_wake": _LONGEST_WAKE,
+            "own_channel": _OWN_CHANNEL,
+            "most_woken": _MOST_WOKEN,
             "leased": leased(self.binding),
             "patience": PATIENCE,
             "since": SINCE,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import DatabaseError
 from holdfast.models import JobId
 from holdfast.repeated import RepeatedLog
-from holdfast.settings import Names
+from holdfast.settings import Names, own_channel
 from holdfast.stores.postgres import functions, migrate
 from holdfast.stores.postgres.breakers import PostgresBreakers
 from holdfast.stores.postgres.carriers import join
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast.worker")
 
 _CANCEL = "cancel "
-_WAKE = "wake "
 _RECOVERED = "recovered"
 _NEED_NOT = (
     "select pg_advisory_unlock_shared(hashtextextended('listeners of ' || name, 0))"
@@ -177,9 +176,10 @@ class PostgresWakeups:
                 self._listing = asyncio.get_running_loop().create_task(self._list(worker))
             on_work()
 
-        hear = partial(self._hear, on_work, on_cancel, on_recovered, worker)
+        hear = partial(self._hear, on_work, on_cancel, on_recovered)
         try:
-            await self._driver.listen(self._channel, hear, ready)
+            own = own_channel(self._channel, worker) if worker else None
+            await self._driver.listen(self._channel, hear, ready, own=own)
         finally:
             self._needed = self._sleeper = None
             if self._listing is not None:
@@ -190,15 +190,11 @@ class PostgresWakeups:
         on_work: Callable[[], None],
         on_cancel: Callable[[JobId], None],
         on_recovered: Callable[[], None] | None,
-        worker: str,
         payload: str,
     ) -> None:
         if payload == _RECOVERED and on_recovered is not None:
             on_recovered()
-        if payload.startswith(_WAKE):
-            if not worker or worker in payload.removeprefix(_WAKE).split(" "):
-                on_work()
-        elif not payload.startswith(_CANCEL):
+        if not payload.startswith(_CANCEL):
             on_work()
         elif _INTEGER.fullmatch(words := payload.removeprefix(_CANCEL)):
             on_cancel(JobId(int(words)))

@@ -85,5 +85,12 @@ class JoinedDriver(BaseDriver):
             await self._home.check(self._carrier.what, session, synchronous=self.synchronous)
         return session
 
-    async def listen(self, channel: str, on_notify: OnNotify, on_ready: Callable[[], None]) -> None:
+    async def listen(
+        self,
+        channel: str,
+        on_notify: OnNotify,
+        on_ready: Callable[[], None],
+        *,
+        own: str | None = None,
+    ) -> None:
         raise InvalidInput("a transaction cannot listen; give workers a connection of their own")

@@ -106,7 +106,14 @@ class AsyncpgPoolDriver(BaseDriver):
         except _ERRORS as error:
             raise unreachable("the pool", _words(error), _sqlstate(error)) from None
 
-    async def listen(self, channel: str, on_notify: OnNotify, on_ready: Callable[[], None]) -> None:
+    async def listen(
+        self,
+        channel: str,
+        on_notify: OnNotify,
+        on_ready: Callable[[], None],
+        *,
+        own: str | None = None,
+    ) -> None:
         if self._pool.get_max_size() < 2:
             raise InvalidInput(
                 "listening keeps one connection of the pool, whose max_size is 1; "
@@ -118,7 +125,7 @@ class AsyncpgPoolDriver(BaseDriver):
                 if not await is_pooled(loan) or await receives(
                     connection, lock, self._notify, self.timeout
                 ):
-                    await attend(connection, lock, channel, on_notify, on_ready)
+                    await attend(connection, lock, channel, on_notify, on_ready, own=own)
             self._pooler.warn_deaf("the pool's server")
             await asyncio.sleep(DEAF_SECONDS)
 

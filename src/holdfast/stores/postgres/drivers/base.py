@@ -92,8 +92,18 @@ class Driver(Protocol):
         """A driver whose statements share one transaction (a savepoint inside another)."""
         ...
 
-    async def listen(self, channel: str, on_notify: OnNotify, on_ready: Callable[[], None]) -> None:
-        """Call on_ready once LISTEN is in force, then on_notify(payload), until cancelled."""
+    async def listen(
+        self,
+        channel: str,
+        on_notify: OnNotify,
+        on_ready: Callable[[], None],
+        *,
+        own: str | None = None,
+    ) -> None:
+        """Call on_ready once LISTEN is in force, then on_notify(payload), until cancelled.
+
+        `own` is a second channel, on which nobody else listens.
+        """
         ...
 
     def fork(self, purpose: str) -> Driver:
@@ -256,7 +266,12 @@ class BaseDriver(ABC):
 
     @abstractmethod
     async def listen(
-        self, channel: str, on_notify: OnNotify, on_ready: Callable[[], None]
+        self,
+        channel: str,
+        on_notify: OnNotify,
+        on_ready: Callable[[], None],
+        *,
+        own: str | None = None,
     ) -> None: ...
 
     def fork(self, purpose: str) -> Driver:
@@ -294,7 +309,14 @@ class SingleDriver(BaseDriver):
         async with self._lock.taken(seconds) as deadline:
             yield Loan(self._connection, deadline)
 
-    async def listen(self, channel: str, on_notify: OnNotify, on_ready: Callable[[], None]) -> None:
+    async def listen(
+        self,
+        channel: str,
+        on_notify: OnNotify,
+        on_ready: Callable[[], None],
+        *,
+        own: str | None = None,
+    ) -> None:
         async with self._lend(self.timeout) as loan:
             pooled = await listening.is_pooled(loan)
         if pooled:
@@ -302,7 +324,7 @@ class SingleDriver(BaseDriver):
             # notifications.
             self._pooler.warn_deaf("the server")
             await asyncio.Event().wait()
-        await listening.attend(self._connection, self._lock, channel, on_notify, on_ready)
+        await listening.attend(self._connection, self._lock, channel, on_notify, on_ready, own=own)
 
 
 def positive(name: str, seconds: float) -> float:

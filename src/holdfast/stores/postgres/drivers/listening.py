@@ -78,16 +78,19 @@ async def attend(
     on_notify: OnNotify,
     on_ready: Callable[[], None],
     *,
+    own: str | None = None,
     restore: bool = True,
 ) -> None:
     """Listen on one connection until cancelled; other statements run while nothing arrives.
 
     With `restore` the connection is left as it was found.
     """
+    channels = [channel, own] if own else [channel]
     listener = _Listener(connection, channel, on_notify)
     try:
         async with lock.taken(LOCK_SECONDS):
-            await connection.subscribe(channel, listener, PING_TIMEOUT)
+            for name in channels:
+                await connection.subscribe(name, listener, PING_TIMEOUT)
             said = await say_needed(partial(connection.fetch, timeout=PING_TIMEOUT), channel)
         on_ready()
         while True:
@@ -105,7 +108,8 @@ async def attend(
         listener.open = False
         with suppress(DatabaseError, TimeoutError):
             async with asyncio.timeout(POLITE_END_SECONDS), lock.taken(POLITE_END_SECONDS):
-                await connection.unsubscribe(channel, listener)
+                for name in channels:
+                    await connection.unsubscribe(name, listener)
                 if restore:
                     await connection.fetch(NEED_NOT, (channel,), POLITE_END_SECONDS)
 

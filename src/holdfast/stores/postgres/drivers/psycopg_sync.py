@@ -44,7 +44,14 @@ class SyncPsycopgDriver(SingleDriver):
     ) -> None:
         super().__init__(SyncPsycopgConnection(connection), timeout=timeout)
 
-    async def listen(self, channel: str, on_notify: OnNotify, on_ready: Callable[[], None]) -> None:
+    async def listen(
+        self,
+        channel: str,
+        on_notify: OnNotify,
+        on_ready: Callable[[], None],
+        *,
+        own: str | None = None,
+    ) -> None:
         raise _cannot_listen()
 
 

@@ -120,11 +120,18 @@ class Reconnecting(BaseDriver):
         # Its question needs a second connection.
         return Overseer(lambda: self.fork("overseer")) if self.spare else None
 
-    async def listen(self, channel: str, on_notify: OnNotify, on_ready: Callable[[], None]) -> None:
+    async def listen(
+        self,
+        channel: str,
+        on_notify: OnNotify,
+        on_ready: Callable[[], None],
+        *,
+        own: str | None = None,
+    ) -> None:
         if self._purpose not in ("listen", "results"):
             sibling = self.fork("listen")
             try:
-                await sibling.listen(channel, on_notify, on_ready)
+                await sibling.listen(channel, on_notify, on_ready, own=own)
             finally:
                 await sibling.close()
             return
@@ -135,7 +142,9 @@ class Reconnecting(BaseDriver):
                 await connection.close()
             await asyncio.sleep(DEAF_SECONDS)
             connection = await self._for_listening()
-        await attend(connection, self._pool.lock, channel, on_notify, on_ready, restore=False)
+        await attend(
+            connection, self._pool.lock, channel, on_notify, on_ready, own=own, restore=False
+        )
 
     @property
     def _doubtful(self) -> bool:

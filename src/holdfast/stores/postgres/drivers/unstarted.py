@@ -23,7 +23,14 @@ class UnstartedDriver(BaseDriver):
     def _lend(self, seconds: float) -> AbstractAsyncContextManager[Loan]:
         raise self._refusal()
 
-    async def listen(self, channel: str, on_notify: OnNotify, on_ready: Callable[[], None]) -> None:
+    async def listen(
+        self,
+        channel: str,
+        on_notify: OnNotify,
+        on_ready: Callable[[], None],
+        *,
+        own: str | None = None,
+    ) -> None:
         raise self._refusal()
 
     def _refusal(self) -> InvalidInput:

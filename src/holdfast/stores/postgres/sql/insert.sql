@@ -2,9 +2,10 @@
 -- Enqueues jobs in the order given. Index: primary key, dedupe key.
 -- Promise: all or none, or with a conflict clause all but the duplicates; never twice under one key,
 -- also when the jobs are long done; ids rise in the order given, which is the order unnest has; at
--- most one NOTIFY, and only for work that is claimable now or so soon that a sleeping worker might
--- not look before, and only when a listener has said that it needs one, by sharing a lock. It names
--- as many sleeping workers as have room for the jobs, chosen at random; without a name it is for all.
+-- most one NOTIFY for a worker, and only for work that is claimable now or so soon that a sleeping
+-- worker might not look before, and only when a listener has said that it needs one, by sharing a
+-- lock. As many sleeping workers as have room for the jobs are notified, chosen at random, each on its
+-- own channel; where none is found the message is for all.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 ),
@@ -38,25 +39,33 @@ keyed as (
     where :key::uuid is not null
 ),
 notified as (
-    select pg_notify(:channel::text, coalesce((
-            select left('wake ' || string_agg(c.id, ' '), {longest_wake})
+    select pg_notify(coalesce(chosen.own, :channel::text), '')
+    from (
+        -- `offset 0` keeps the planner from looking for workers before it knows that it must.
+        select true as wanted
+        where case
+            when :channel::text is null then false
+            when not exists (
+                select from new, clock where new.execute_after <= clock.now + :soon::interval
+            ) then false
+            else {needed}
+        end
+        offset 0
+    ) n
+    left join lateral (
+        select {own_channel} as own
+        from (
+            select w.id, sum(w.room) over (order by w.dice) - w.room as before
             from (
-                select w.id, sum(w.room) over (order by w.dice) - w.room as before
-                from (
-                    select w.id, greatest(w.concurrency - w.running, 1) as room, random() as dice
-                    from {workers} w
-                    where w.entrypoints && (:entrypoints::text[] || :entrypoint::text)
-                ) w
-                where {sleeps}
-            ) c
-            where c.before < (select count(*) from new)
-        ), ''))
-    where case
-        when :channel::text is null then false
-        when not exists (
-            select from new, clock where new.execute_after <= clock.now + :soon::interval
-        ) then false
-        else {needed}
-    end
+                select w.id, greatest(w.concurrency - w.running, 1) as room, random() as dice
+                from {workers} w
+                where n.wanted and w.entrypoints && (:entrypoints::text[] || :entrypoint::text)
+            ) w
+            where {sleeps}
+        ) w
+        where w.before < (select count(*) from new)
+        order by w.before
+        limit {most_woken}
+    ) chosen on true
 )
 select ids, skipped from reply where (select count(*) from notified) >= 0

@@ -33,18 +33,15 @@ from reply
 where case
     when :channel::text is null then true
     when is_soon is not true then true
-    when {needed} then pg_notify(:channel::text, coalesce((
-        select left('wake ' || string_agg(c.id, ' '), {longest_wake})
+    when {needed} then pg_notify(coalesce((
+        select {own_channel}
         from (
-            select w.id, sum(w.room) over (order by w.dice) - w.room as before
-            from (
-                select w.id, greatest(w.concurrency - w.running, 1) as room, random() as dice
-                from {workers} w
-                where w.entrypoints && array[:entrypoint::text]
-            ) w
-            where {sleeps}
-        ) c
-        where c.before < 1
-    ), '')) is not null
+            select w.id from {workers} w
+            where w.entrypoints && array[:entrypoint::text]
+            order by random() offset 0
+        ) w
+        where {sleeps}
+        limit 1
+    ), :channel::text), '') is not null
     else true
 end

@@ -1,14 +1,14 @@
 -- role: worker
 -- Wakes one more sleeping worker of these entrypoints, chosen at random, or all where none is listed.
 -- Promise: nobody is notified when nobody needs it. Index: none; the table has a row for each worker.
-select pg_notify(:channel::text, coalesce((
-    select 'wake ' || c.id
+select pg_notify(coalesce((
+    select {own_channel}
     from (
-        select w.id
-        from {workers} w
-        where w.entrypoints && :entrypoints::text[] and {sleeps}
-        order by random()
-        limit 1
-    ) c
-), ''))
+        select w.id from {workers} w
+        where w.entrypoints && :entrypoints::text[]
+        order by random() offset 0
+    ) w
+    where {sleeps}
+    limit 1
+), :channel::text), '')
 where {needed}
