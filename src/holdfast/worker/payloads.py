@@ -36,7 +36,7 @@ class PayloadFetcher:
 
     async def fetch(self, lease: Lease) -> bool:
         """Complete the lease's job with its payload. Return False when the lease is lost."""
-        answer = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting[lease] = answer
         self._called.set()
         try:

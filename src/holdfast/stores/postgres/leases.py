@@ -254,7 +254,7 @@ class PostgresLeases:
     async def payloads(self, held: Sequence[LeaseKey]) -> dict[LeaseKey, bytes | None]:
         found: dict[LeaseKey, bytes | None] = {}
         for batch in without_twins(held):
-            read = dict(await self._runner.run("payloads", **_owned(batch)))
+            read = {row[0]: row[1] for row in await self._runner.run("payloads", **_owned(batch))}
             found |= {lease: read[lease.id] for lease in batch if lease.id in read}
         return found
 
