@@ -86,7 +86,7 @@ async def test_a_busy_worker_stays_within_its_connections(
     async with Holdfast.connect(alone.dsn, driver=library) as hf:
         await hf.install()
         mixture = Mixture(hf)
-        settings: dict[str, Any] = {"dequeue_timeout": SECOND, "heartbeat_timeout": SECOND}
+        settings: dict[str, Any] = {"dequeue_timeout": SECOND, "heartbeat_timeout": 4 * SECOND}
         async with counted(alone) as census:
             async with working(hf, connections=connections, **settings):
                 await mixture.enqueue(hf)
