@@ -211,7 +211,7 @@ def heartbeat_on_the_loop() -> None:
     """Leases are renewed on the event loop that handlers may block."""
 
     async def on_loop(self: RenewingThread) -> None:
-        await self._renewer.keep(lambda: self._store.fork("renew"))
+        await self._renewer.keep(lambda: self._sources.fork("renew"))
 
     patch(renew.RenewingThread, "run", on_loop)
 

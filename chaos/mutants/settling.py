@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from holdfast.breaker import Breaker, Verdicts
     from holdfast.models import Change
-    from holdfast.ports import Leases
     from holdfast.worker.leases import Lease
 
 _MINE = "j.id = any($1::bigint[]) and j.claim_token = any($2::uuid[])"
@@ -111,7 +110,7 @@ def only_exceptions_are_caught() -> None:
     """SystemExit and other non-Exceptions of a handler end the worker."""
 
     async def careless(
-        resources: MutableMapping[Any, Any], lease: Lease, leases: Leases, progress: Any
+        resources: MutableMapping[Any, Any], lease: Lease, sources: Any, progress: Any
     ) -> Outcome:
         escaped: list[BaseException] = []
         execute = lease.entrypoint.executor.execute
@@ -129,7 +128,7 @@ def only_exceptions_are_caught() -> None:
 
         patch(lease.entrypoint.executor, "execute", watched)
         try:
-            outcome = await run_lease(resources, lease, leases, progress)
+            outcome = await run_lease(resources, lease, sources, progress)
         finally:
             patch(lease.entrypoint.executor, "execute", execute)
         if escaped:

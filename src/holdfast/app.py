@@ -32,7 +32,6 @@ from holdfast.scheduler.manager import (
     SchedulerManager,
 )
 from holdfast.settings import MAX_PAYLOAD, Names, WorkerSettings
-from holdfast.stores.composite import CompositeStore
 from holdfast.stores.memory import InMemoryDriver
 from holdfast.stores.opening import store_on
 from holdfast.stores.postgres.drivers import Driver, connect
@@ -46,6 +45,7 @@ from holdfast.telemetry.gauges import gauging
 from holdfast.worker.claim import QueueExecutionMode
 from holdfast.worker.manager import QueueManager
 from holdfast.worker.signals import stop_on_signals
+from holdfast.worker.sources import Sources
 from holdfast.worker.status import say_it_works
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Holdfast(TaskMethods):
         self.queries.use(self.store)
         self.schedules.use(self.store)
         self.scheduler_manager.use(self.store)
-        self.queue_manager.use(self.store, self._registry)
+        self.queue_manager.use(Sources(self.store), self._registry)
 
     @classmethod
     def connect(
@@ -545,7 +545,7 @@ class Holdfast(TaskMethods):
         if not await self.wait_for_connection():
             return
         manager = self.queue_manager
-        manager.use(self.work_store(), self._traced_registry())
+        manager.use(self.sources(), self._traced_registry())
         once = chosen is QueueExecutionMode.drain
         if not once:
             say_it_works(manager.id, self.served, settings.concurrency, self.place)
@@ -589,7 +589,7 @@ class Holdfast(TaskMethods):
     def _gauges(self) -> AbstractAsyncContextManager[None]:
         if self._telemetry is None:
             return nullcontext()
-        return gauging(self.work_store(), self._telemetry)
+        return gauging(self.sources(), self._telemetry)
 
     def serve(self, *, only: Collection[str] = (), without: Collection[str] = ()) -> None:
         """Serve only the entrypoints of `only`, or all, without those of `without`, from the next
@@ -610,16 +610,14 @@ class Holdfast(TaskMethods):
         worker = self.queue_manager.id
         return served.wrapped(lambda executor: telemetry.traced(executor, worker))
 
-    def work_store(self) -> Store:
-        """The store that run() serves: our own table, the users' tables, or both."""
-        if not self._tables:
-            return self.store
+    def sources(self) -> Sources:
+        """The tables that run() serves: our own, those of users, or both."""
         clock = self._clock or SystemClock()
         makers = {
             name: leases_on(queue, clock, self._warned) for name, queue in self._tables.items()
         }
-        with_own = len(self._registry) > len(self._tables)
-        return CompositeStore(self.store, makers, with_own=with_own)
+        own = not self._tables or len(self._registry) > len(self._tables)
+        return Sources(self.store, makers, own=own)
 
 
 def _one_of(concurrency: int | None, max_concurrent_tasks: int | None) -> int | None:

@@ -85,9 +85,12 @@ class Job(NamedTuple):
 
     @property
     def queue(self) -> str:
-        """The user's table that the row belongs to; empty for Holdfast's own."""
-        return self.entrypoint if self.row is not None else ""
+        """The user's table that the row belongs to; `OWN` for Holdfast's own."""
+        return self.entrypoint if self.row is not None else OWN
 
+
+OWN = ""
+"""The name of Holdfast's own table among the tables that a worker claims from."""
 
 SOON = timedelta(minutes=1)
 """Work that will be due within this is announced like work that is due: whoever sleeps learns when
@@ -128,8 +131,6 @@ class LeaseKey(NamedTuple):
 
     id: JobId
     token: UUID
-    queue: str = ""
-    """The user's table that the row belongs to; empty for Holdfast's own."""
 
 
 @dataclass(frozen=True, slots=True)

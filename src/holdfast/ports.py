@@ -45,8 +45,8 @@ Only = Literal["breakers"]
 """A part of the schema that can be installed alone."""
 
 
-class Leases(Protocol):
-    """The worker's side: claim, keep, settle, sweep. The worker depends on nothing else."""
+class Claims(Protocol):
+    """Where a worker finds jobs: one table, or several that share its capacity."""
 
     async def claim(
         self, rules: Sequence[ClaimRule], *, limit: int, worker: str, sweep: bool = False
@@ -72,10 +72,6 @@ class Leases(Protocol):
         """
         ...
 
-    async def payloads(self, held: Sequence[LeaseKey]) -> dict[LeaseKey, bytes | None]:
-        """Return the payloads of leases that are still owned. A claim leaves out large ones."""
-        ...
-
     @property
     def suspect_group(self) -> int:
         """How many suspects the next claim may take together, as the only leases of the worker.
@@ -92,6 +88,35 @@ class Leases(Protocol):
         """Return the time until a claim may find more than the last one. None means unknown."""
         ...
 
+    async def recall(self) -> None:
+        """Release the jobs of claims whose replies never came."""
+        ...
+
+    async def delete_claims(self, tokens: Sequence[UUID]) -> None:
+        """Delete the bookkeeping of claims none of whose jobs is leased any more."""
+        ...
+
+    @property
+    def shared(self) -> bool:
+        """Whether one worker recovers, does the upkeep and looks for due jobs for all."""
+        ...
+
+    async def housekeep(self, duty: Duty | None = None) -> None:
+        """Do the store's periodic upkeep, such as counting its statistics."""
+        ...
+
+    async def vacuum(self) -> None:
+        """Remove the dead rows of ended jobs, where that is worth it."""
+        ...
+
+
+class Leases(Claims, Protocol):
+    """One table: claim, keep, settle, sweep. The worker depends on nothing else."""
+
+    async def payloads(self, held: Sequence[LeaseKey]) -> dict[LeaseKey, bytes | None]:
+        """Return the payloads of leases that are still owned. A claim leaves out large ones."""
+        ...
+
     async def renew(self, held: Sequence[LeaseKey]) -> set[LeaseKey]:
         """Move the heartbeats. Return the leases that are still owned; all others are lost."""
         ...
@@ -100,9 +125,9 @@ class Leases(Protocol):
         """Make one transition for each lease that is still owned; return those that moved."""
         ...
 
-    def begin(self, queue: str, target: object) -> JobTransaction:
-        """Make a transaction for a handler of this queue: on a connection of its own, or on what
-        `target` makes, such as an engine of SQLAlchemy."""
+    def begin(self, target: object) -> JobTransaction:
+        """Make a transaction for a handler: on a connection of its own, or on what `target` makes,
+        such as an engine of SQLAlchemy."""
         ...
 
     async def note_progress(self, notes: Sequence[ProgressNote]) -> list[LeaseKey]:
@@ -115,14 +140,6 @@ class Leases(Protocol):
         `renew` and `change` do not wait for such rows: they change nothing and fail with an error
         that is `locked`.
         """
-        ...
-
-    async def recall(self) -> None:
-        """Release the jobs of claims whose replies never came."""
-        ...
-
-    async def delete_claims(self, tokens: Sequence[UUID]) -> None:
-        """Delete the bookkeeping of claims none of whose jobs is leased any more."""
         ...
 
     async def recover(
@@ -147,19 +164,6 @@ class Leases(Protocol):
 
         A caller with a `duty` changes nothing that another does by now, where one does it for all.
         """
-        ...
-
-    @property
-    def shared(self) -> bool:
-        """Whether one worker recovers, does the upkeep and looks for due jobs for all."""
-        ...
-
-    async def housekeep(self, duty: Duty | None = None) -> None:
-        """Do the store's periodic upkeep, such as counting its statistics."""
-        ...
-
-    async def vacuum(self) -> None:
-        """Remove the dead rows of ended jobs, where that is worth it."""
         ...
 
 

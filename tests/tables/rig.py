@@ -250,7 +250,7 @@ class Bench:
 
 def held(job: Job) -> LeaseKey:
     assert job.claim_token is not None
-    return LeaseKey(job.id, job.claim_token, job.queue)
+    return LeaseKey(job.id, job.claim_token)
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ VERBS = [row for row in LIFECYCLE if Guard.OWNED in row.guards]
 
 async def never_claimed(table: Bench) -> LeaseKey:
     await table.add(1)
-    return LeaseKey(table.kind.key(1), UUID(int=1), table.kind.name)
+    return LeaseKey(table.kind.key(1), UUID(int=1))
 
 
 async def of_another(table: Bench) -> LeaseKey:
@@ -101,9 +101,7 @@ async def test_a_stale_token_changes_nothing_by_any_verb(table: Bench, past: Pas
 
 async def test_one_stale_token_does_not_keep_the_others_from_moving(table: Bench) -> None:
     await table.add(*range(1, 10))
-    leases = [
-        LeaseKey(job.id, job.claim_token or UUID(int=0), job.queue) for job in await table.claim()
-    ]
+    leases = [LeaseKey(job.id, job.claim_token or UUID(int=0)) for job in await table.claim()]
     stale = {lease._replace(token=UUID(int=n)) for n, lease in enumerate(leases[::2], start=1)}
     good = set(leases[1::2])
     assert await table.leases.renew([*stale, *good]) == good

@@ -171,7 +171,7 @@ class TestTheInstruments:
         await hf.install()
         await hf.queries.enqueue(["greet"] * 3, [None] * 3)
         assert hf._telemetry is not None
-        await look(hf.store, hf._telemetry)
+        await look(hf.sources(), hf._telemetry)
         metrics = seen.metrics()
         units = {name: metrics[name].unit for name in ("queue.depth", "queue.oldest_age_s")}
         assert units == {"queue.depth": "1", "queue.oldest_age_s": "s"}
@@ -211,7 +211,7 @@ class TestTheInstruments:
             await asyncio.wait_for(claimed.wait(), 30)
             assert hf._telemetry is not None
             # No table of Holdfast's own is there, nor asked for.
-            await look(hf.work_store(), hf._telemetry)
+            await look(hf.sources(), hf._telemetry)
             depths = {key: point.value for key, point in seen.points("queue.depth").items()}
             [(attributes, oldest)] = seen.points("queue.oldest_age_s").items()
             over.set()
@@ -229,7 +229,7 @@ class TestTheInstruments:
         await hf.queries.enqueue("greet")
         await add(witness, "one")
         assert hf._telemetry is not None
-        await look(hf.work_store(), hf._telemetry)
+        await look(hf.sources(), hf._telemetry)
         waiting = {
             dict(key)["queue"]: point.value
             for key, point in seen.points("queue.depth").items()

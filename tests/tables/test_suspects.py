@@ -9,11 +9,11 @@ import pytest
 
 from holdfast.lifecycle import RETIRE_LAST_RETRY, STALE_ERROR
 from holdfast.models import Change, ClaimRule
-from holdfast.stores.composite import SeveralLeases
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.postgres.tables.fit import fit
 from holdfast.stores.postgres.tables.inspect import inspect
 from holdfast.stores.postgres.tables.render import DEATH_ERROR
+from holdfast.worker.sources import SharedClaims
 from tests.tables.rig import (
     COMPLETE,
     HOLD,
@@ -381,7 +381,7 @@ async def test_a_group_of_suspects_is_of_one_table(place: Database, link: Link) 
         await die(snoozes)
         await outbox.add(*range(3), recoveries=2)
         parties = {"email_snoozes": snoozes.leases, "outbox": outbox.leases}
-        both = SeveralLeases(parties)
+        both = SharedClaims(parties)
         rules = [ClaimRule(name, LEASE) for name in parties]
         groups = []
         while jobs := await both.claim_recovered(
@@ -389,7 +389,8 @@ async def test_a_group_of_suspects_is_of_one_table(place: Database, link: Link) 
         ):
             assert len({job.entrypoint for job in jobs}) == 1
             groups.append((jobs[0].entrypoint, len(jobs)))
-            await both.change(COMPLETE, [Change(held(job)) for job in jobs])
+            table = parties[jobs[0].entrypoint]
+            await table.change(COMPLETE, [Change(held(job)) for job in jobs])
         assert sorted(groups) == [
             *[("email_snoozes", size) for size in (1, 2, 4)],
             *[("outbox", 1)] * 3,

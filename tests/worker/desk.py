@@ -39,7 +39,7 @@ class Desk:
         self.lease_set = LeaseSet()
         observers = Observers()
         publisher = Publisher(self.lease_set, observers, worker="me")
-        self.settler = Settler(self.hf.store.leases, self.lease_set, None, publisher)
+        self.settler = Settler(self.hf.sources(), self.lease_set, None, publisher)
         self.dispatcher = Dispatcher(
             self.hf.queue_manager._registry,
             self._rules,

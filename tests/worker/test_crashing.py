@@ -16,7 +16,7 @@ from holdfast import Holdfast, InvalidInput, Job, RetryRequested, Status
 from holdfast.telemetry import gauges
 from holdfast.telemetry.otel import OpenTelemetry
 from holdfast.telemetry.prometheus import Metrics, render
-from holdfast.worker import status, steps
+from holdfast.worker import status, steps, write
 from holdfast.worker.canceled import Cancellations
 from holdfast.worker.claim import Claimer
 from holdfast.worker.listen import Listener
@@ -25,7 +25,6 @@ from holdfast.worker.settle import Settler
 from holdfast.worker.slots import Slots
 from holdfast.worker.sweep import CleanUp, Housekeeper, Sweeper
 from holdfast.worker.work_signal import WorkSignal
-from holdfast.worker.write import OutcomeWriter
 from tests.worker.rig import Watch, ending, ends, eventually, the_row, working
 
 if TYPE_CHECKING:
@@ -188,16 +187,14 @@ async def test_a_step_that_is_not_vital_never_ends_the_worker(
 async def test_an_outcome_that_cannot_be_written_is_held_and_the_others_are_written(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = OutcomeWriter._move
+    original = write._move
 
-    async def change(
-        self: OutcomeWriter, transition: Any, endings: Any, changes: Any = None
-    ) -> Any:
+    async def change(table: Any, transition: Any, endings: Any, changes: Any = None) -> Any:
         if transition.name == "complete" and any(end[0].job.payload == b"bad" for end in endings):
             raise Broken
-        return await original(self, transition, endings, changes)
+        return await original(table, transition, endings, changes)
 
-    monkeypatch.setattr(OutcomeWriter, "_move", change)
+    monkeypatch.setattr(write, "_move", change)
     watch = Watch(hf)
 
     @hf.entrypoint("one")

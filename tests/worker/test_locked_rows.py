@@ -146,4 +146,4 @@ async def test_the_store_says_which_rows_are_locked(
 
 def _held(job: Job) -> LeaseKey:
     assert job.claim_token is not None
-    return LeaseKey(job.id, job.claim_token, job.queue)
+    return LeaseKey(job.id, job.claim_token)

@@ -160,7 +160,8 @@ async def test_recovered_and_retired_jobs_are_counted_by_queue() -> None:
     rig = Rig(ALWAYS_OFF)
     lease = timedelta(seconds=30)
     clock = ManualClock()
-    store = Holdfast.in_memory(clock=clock).store
+    hf = Holdfast.in_memory(clock=clock)
+    store = hf.store
     new = [NewJob("mail"), NewJob("mail"), NewJob("text", max_recoveries=1)]
     await Queries(store).enqueue_many(new)
     rules = [ClaimRule("mail", lease), ClaimRule("text", lease)]
@@ -171,7 +172,7 @@ async def test_recovered_and_retired_jobs_are_counted_by_queue() -> None:
     hand = LeaseSet()
     settings = WorkerSettings()
     duty = UpkeepDuty(None, hand, settings, "w")
-    sweeper = Sweeper(store.leases, rules, settings, hand, observers, "w", Quarantine(hand), duty)
+    sweeper = Sweeper(hf.sources(), rules, settings, hand, observers, "w", Quarantine(hand), duty)
     await sweeper.sweep()
     [_] = await store.leases.claim_recovered(rules, limit=1, worker="dead", suspects=True)
     clock.advance(lease)

@@ -146,7 +146,7 @@ async def test_a_renewal_that_hangs_does_not_put_off_the_end_of_trust() -> None:
                 duty=UpkeepDuty(None, lease_set, WorkerSettings(), "me"),
                 steps=Steps(Observers(), "me"),
             )
-            renewing = asyncio.create_task(renewer.keep(lambda: away.store))
+            renewing = asyncio.create_task(renewer.keep(away.sources))
             # Until the lease ends; that renewal takes longer.
             async with asyncio.timeout(lease_time.total_seconds() * (1 - TRUST)):
                 await asyncio.wait([handler])

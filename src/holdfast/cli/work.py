@@ -155,7 +155,7 @@ async def _work(
         probe = WorkerProbe(holdfast, plan.settings)
         await holdfast.wait_for_connection()
         # A supervisor takes the greeting below as the proof that a start can succeed.
-        await probe.store.verify()
+        await probe.sources.verify()
         on_stop.holdfast = holdfast
         holdfast.queue_manager.on_blocked = end_blocked
         holdfast.queue_manager.treat_suspects(_treatment(plan, role, holdfast))

@@ -14,12 +14,12 @@ from holdfast.app import Holdfast
 from holdfast.clock import monotonic
 from holdfast.errors import DatabaseError, HoldfastError
 from holdfast.models import ClaimRule
-from holdfast.ports import Store
 from holdfast.service.loop_watchdog import Pulse
 from holdfast.settings import WorkerSettings
 from holdfast.telemetry.gauges import look, pause
 from holdfast.telemetry.prometheus import WORKERS, Metrics, Sample
 from holdfast.worker.quarantine import Suspects
+from holdfast.worker.sources import Sources
 
 logger = logging.getLogger("holdfast.run")
 
@@ -44,12 +44,12 @@ class WorkerProbe:
         self.metrics = Metrics(names, lambda: self.manager.running)
         self._settings = settings
         self._look_at = 0.0
-        self.store = holdfast.work_store()
+        self.sources = holdfast.sources()
         self._home = asyncio.get_running_loop()
-        self._shared = self.store.fork("gauges")
+        self._shared = self.sources.fork("gauges")
         self.max_loop_block = settings.max_loop_block
         # Where there is only one connection no other thread watches the event loop.
-        longest = None if self.store.dedicated else settings.max_loop_block
+        longest = None if self.sources.dedicated else settings.max_loop_block
         self.pulse = Pulse(self._home, threading.current_thread(), longest)
 
     async def live(self) -> str | None:
@@ -72,7 +72,7 @@ class WorkerProbe:
             return f"the event loop has been blocked for {self.pulse.lag:.0f} s"
         try:
             async with asyncio.timeout(_READY_SECONDS):
-                await self._ask(lambda store: store.jobs.now())
+                await self._ask(lambda sources: sources.store.jobs.now())
         except (DatabaseError, TimeoutError):
             return "the database does not answer"
         return None
@@ -82,7 +82,7 @@ class WorkerProbe:
             self._look_at = began + _LOOK_SECONDS
             with suppress(HoldfastError, TimeoutError):
                 async with asyncio.timeout(_READY_SECONDS):
-                    await self._ask(lambda store: look(store, self.metrics))
+                    await self._ask(lambda sources: look(sources, self.metrics))
                 self._look_at = began + pause(monotonic() - began, _LOOK_SECONDS)
         samples = self.metrics.samples()
         if self.manager.suspects is Suspects.only:
@@ -102,15 +102,13 @@ class WorkerProbe:
             await asyncio.sleep(began + at - asyncio.get_running_loop().time())
             with suppress(DatabaseError):
                 await self._recover(worker, rules)
-        await self._ask(lambda store: _sign_off(store, worker))
+        await self._ask(lambda sources: _sign_off(sources, worker))
 
     async def _recover(self, worker: str, rules: list[ClaimRule]) -> None:
         while True:
             # The dead worker's connections are free, and this worker's loop may be blocked.
-            ask = self._ask_apart if self.store.dedicated else self._ask
-            found = await ask(
-                lambda store: store.leases.recover(rules, limit=_BATCH, worker=worker)
-            )
+            ask = self._ask_apart if self.sources.dedicated else self._ask
+            found = await ask(lambda sources: sources.recover(rules, limit=_BATCH, worker=worker))
             if found.recovered:
                 logger.warning("took back %d jobs of %s", len(found.recovered), worker)
             if found.retired:
@@ -120,15 +118,15 @@ class WorkerProbe:
             if len(found.recovered) + len(found.retired) < _BATCH:
                 return
 
-    async def _ask(self, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+    async def _ask(self, ask: Callable[[Sources], Coroutine[Any, Any, T]]) -> T:
         """Ask in the worker's event loop, or on another connection while the loop is blocked."""
-        if self.store.dedicated and self.pulse.blocked:
+        if self.sources.dedicated and self.pulse.blocked:
             return await self._ask_apart(ask)
         waiting = asyncio.run_coroutine_threadsafe(ask(self._shared), self._home)
         return await asyncio.wrap_future(waiting)
 
-    async def _ask_apart(self, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
-        apart = self.store.fork("side")
+    async def _ask_apart(self, ask: Callable[[Sources], Coroutine[Any, Any, T]]) -> T:
+        apart = self.sources.fork("side")
         try:
             return await ask(apart)
         finally:
@@ -136,12 +134,12 @@ class WorkerProbe:
                 await apart.close()
 
     async def close(self) -> None:
-        if self.store.dedicated:
+        if self.sources.dedicated:
             closing = asyncio.run_coroutine_threadsafe(self._shared.close(), self._home)
             with suppress(DatabaseError):
                 await asyncio.wrap_future(closing)
 
 
-async def _sign_off(store: Store, worker: str) -> None:
-    if store.reports is not None:
-        await store.reports.sign_off(worker)
+async def _sign_off(sources: Sources, worker: str) -> None:
+    if sources.reports is not None:
+        await sources.reports.sign_off(worker)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self
 
 from holdfast.clock import monotonic
 from holdfast.errors import HoldfastError, SchemaMissing
@@ -28,10 +28,22 @@ _FIRST = 5.0
 _SHARE_OF_TIME = 100
 
 
+class Counted(Protocol):
+    """The tables of a worker: Holdfast's own, where `own` says so, and those of users."""
+
+    @property
+    def store(self) -> Store: ...
+    @property
+    def own(self) -> bool: ...
+    async def depths(self) -> Mapping[str, TableDepth]: ...
+    def fork(self, purpose: str) -> Self: ...
+    async def close(self) -> None: ...
+
+
 @asynccontextmanager
-async def gauging(store: Store, telemetry: Telemetry) -> AsyncIterator[None]:
+async def gauging(tables: Counted, telemetry: Telemetry) -> AsyncIterator[None]:
     """Look beside whatever runs inside, on a connection of its own where there is one."""
-    own = store.fork("gauges")
+    own = tables.fork("gauges")
     looking = asyncio.get_running_loop().create_task(watch(own, telemetry))
     try:
         yield
@@ -39,11 +51,11 @@ async def gauging(store: Store, telemetry: Telemetry) -> AsyncIterator[None]:
         looking.cancel()
         with suppress(asyncio.CancelledError):
             await looking
-        if own is not store:
+        if own is not tables:
             await own.close()
 
 
-async def watch(store: Store, telemetry: Telemetry) -> None:
+async def watch(tables: Counted, telemetry: Telemetry) -> None:
     """Until cancelled. A look that fails leaves the gauges as they were."""
     trouble = RepeatedLog(logger)
     # Workers that start together have work to find first, and need not all count at once.
@@ -51,7 +63,7 @@ async def watch(store: Store, telemetry: Telemetry) -> None:
     while True:
         began, seconds = monotonic(), INTERVAL
         try:
-            await look(store, telemetry)
+            await look(tables, telemetry)
             seconds = pause(monotonic() - began)
         except HoldfastError as error:
             logger.debug("the gauges wait for the database: %s", error)
@@ -81,32 +93,23 @@ class Gauged(Protocol):
     ) -> None: ...
 
 
-@runtime_checkable
-class WithTables(Protocol):
-    """A store that serves tables of users, beside its own or alone."""
-
-    with_own: bool
-
-    async def depths(self) -> Mapping[str, TableDepth]: ...
-
-
-async def look(store: Store, telemetry: Gauged) -> None:
+async def look(tables: Counted, telemetry: Gauged) -> None:
     """Depths, ages and breakers as they are now."""
     depths: list[tuple[str, str, int]] = []
     oldest: dict[str, float] = {}
-    if not isinstance(store, WithTables) or store.with_own:
+    store = tables.store
+    if tables.own:
         now = await store.jobs.now()
         depths += [
             (size.entrypoint, str(size.status), size.count) for size in await store.jobs.size(None)
         ]
         for queue, since in (await store.jobs.oldest()).items():
             oldest[queue] = (now - since).total_seconds()
-    if isinstance(store, WithTables):
-        for queue, depth in (await store.depths()).items():
-            depths.append((queue, str(Status.QUEUED), depth.waiting))
-            depths.append((queue, str(Status.PICKED), depth.claimed))
-            if depth.oldest is not None:
-                oldest[queue] = depth.oldest.total_seconds()
+    for queue, depth in (await tables.depths()).items():
+        depths.append((queue, str(Status.QUEUED), depth.waiting))
+        depths.append((queue, str(Status.PICKED), depth.claimed))
+        if depth.oldest is not None:
+            oldest[queue] = depth.oldest.total_seconds()
     telemetry.gauge(depths, oldest, await _breakers(store))
 
 

@@ -131,8 +131,7 @@ class QueueUnderTest(Holdfast):
         """Enqueue the ticks that are due, recover jobs whose leases have expired, and run jobs
         until none is claimable."""
         for application in self._applications():
-            leases = application.work_store().leases
-            await leases.recover(application._registry.rules(_LEASE))
+            await application.sources().recover(application._registry.rules(_LEASE))
             await application.run(mode="drain", signals=False)
 
     async def perform(self, target: Target, /, *args: Any, **kwargs: Any) -> Performed:

@@ -6,18 +6,18 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from holdfast.errors import DatabaseError
-from holdfast.models import CANCELED, JobId
+from holdfast.models import CANCELED, OWN, JobId
 
 if TYPE_CHECKING:
-    from holdfast.ports import Leases
     from holdfast.worker.leases import Lease, LeaseSet
+    from holdfast.worker.sources import Sources
 
 
 class Cancellations:
     """Any role that may connect can send a notification, so each is checked against the row."""
 
-    def __init__(self, leases: Leases, lease_set: LeaseSet) -> None:
-        self._leases = leases
+    def __init__(self, sources: Sources, lease_set: LeaseSet) -> None:
+        self._sources = sources
         self._lease_set = lease_set
         self._reported: set[Lease] = set()
         self._heard = asyncio.Event()
@@ -27,7 +27,7 @@ class Cancellations:
         """A notification says that this job was cancelled."""
         for lease in self._lease_set.snapshot():
             # A row of a user's table may have the same id.
-            if lease.key.queue == "" and lease.job.id == job_id:
+            if lease.source == OWN and lease.job.id == job_id:
                 self._reported.add(lease)
                 self._heard.set()
 
@@ -38,7 +38,7 @@ class Cancellations:
             self._heard.clear()
             reported, self._reported = self._reported, set()
             try:
-                owned = await self._leases.renew([lease.key for lease in reported])
+                owned = await self._sources.leases[OWN].renew([lease.key for lease in reported])
             except DatabaseError:
                 # The next renewal finds it.
                 continue

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from holdfast.models import ClaimRule, Job
-    from holdfast.ports import Leases
+    from holdfast.ports import Claims
     from holdfast.settings import WorkerSettings
     from holdfast.worker.breaker_gate import BreakerGate
     from holdfast.worker.dispatcher import Dispatcher
@@ -71,7 +71,7 @@ class Claimer:
 
     def __init__(
         self,
-        leases: Leases,
+        claims: Claims,
         rules: Sequence[ClaimRule],
         gate: BreakerGate,
         settings: WorkerSettings,
@@ -84,7 +84,7 @@ class Claimer:
         signal: WorkSignal,
         worker: str,
     ) -> None:
-        self._leases = leases
+        self._claims = claims
         self._gate = gate
         self._settings = settings
         self._poll_seconds = settings.poll_interval.total_seconds()
@@ -225,7 +225,7 @@ class Claimer:
         leases: list[Lease] = []
         patience = self._settings.heartbeat_timeout.total_seconds()
         if await self._stand_aside(self._holds_nothing, seconds=patience):
-            group = min(self._leases.suspect_group, self._dispatcher.room)
+            group = min(self._claims.suspect_group, self._dispatcher.room)
             group = min(group, self._settings.batch_size)
             leases = await self._claim_recovered(group, suspects=True)
         # Wait until they are settled, not only ended: no other job's death may be charged to the
@@ -274,7 +274,7 @@ class Claimer:
     async def _look_for_recovered(self) -> bool:
         """Ask the store which recovered jobs wait. Return whether it answered."""
         try:
-            waiting = await self._ask(self._leases.recovered_waiting(self._last.rules))
+            waiting = await self._ask(self._claims.recovered_waiting(self._last.rules))
         except (DatabaseError, SchemaMissing, TimeoutError):
             # The claim that follows reports the error.
             self._quarantine.look_later()
@@ -326,10 +326,10 @@ class Claimer:
     async def _take(self, request: ClaimRequest, kind: _Kind) -> list[Job]:
         rules, limit = request.rules, request.limit
         if kind.recovered:
-            return await self._leases.claim_recovered(
+            return await self._claims.claim_recovered(
                 rules, limit=limit, worker=self._worker, suspects=kind.suspects
             )
-        return await self._leases.claim(rules, limit=limit, worker=self._worker, sweep=kind.sweep)
+        return await self._claims.claim(rules, limit=limit, worker=self._worker, sweep=kind.sweep)
 
     async def _wait(self, drain: bool) -> None:
         """Wait for a notification, a stop, the next due job or the poll. A full worker ignores
@@ -337,7 +337,7 @@ class Claimer:
         pause = self._poll_seconds
         if not self._signal.listening:
             pause = min(pause, _DEAF_POLL_SECONDS)
-        elif self._duty.others and self._leases.shared:
+        elif self._duty.others and self._claims.shared:
             pause *= _SLEEPER_POLLS
         entrypoints = self._dispatcher.entrypoints
         full = entrypoints is not None and entrypoints.full
@@ -365,7 +365,7 @@ class Claimer:
         if self._last.rules:
             # If this fails, the next claim fails as well, and its error decides the pause.
             with suppress(DatabaseError, TimeoutError):
-                due = await self._ask(self._leases.next_due(self._last.rules))
+                due = await self._ask(self._claims.next_due(self._last.rules))
                 if due is not None:
                     pause = min(pause, due.total_seconds())
         pause = min(pause, self._last.pause)

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from holdfast.models import Context
-    from holdfast.ports import JobTransaction, Leases
+    from holdfast.ports import JobTransaction
     from holdfast.worker.leases import Lease
+    from holdfast.worker.sources import Sources
 
 _COMPLETE, _RETRY = TRANSITIONS[Verb.COMPLETE], TRANSITIONS[Verb.RETRY]
 _UNKNOWN = Released("the outcome of the handler's commit is unknown")
@@ -37,10 +38,10 @@ _UNKNOWN = Released("the outcome of the handler's commit is unknown")
 class HandlerTransactions:
     """At most one transaction for one run of a handler."""
 
-    __slots__ = ("_lease", "_leases", "begun", "over")
+    __slots__ = ("_lease", "_sources", "begun", "over")
 
-    def __init__(self, leases: Leases, lease: Lease) -> None:
-        self._leases = leases
+    def __init__(self, sources: Sources, lease: Lease) -> None:
+        self._sources = sources
         self._lease = lease
         self.begun = False
         self.over = False
@@ -55,7 +56,7 @@ class HandlerTransactions:
                 "once; put everything into one block"
             )
         self.begun = True
-        work = self._leases.begin(self._lease.key.queue, target)
+        work = self._sources.leases[self._lease.source].begin(target)
         return HandlerTransaction(self._lease, context, work, keep_on_retry=keep_on_retry)
 
 

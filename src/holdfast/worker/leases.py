@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from holdfast.clock import monotonic
-from holdfast.models import LEASE_LOST, UNTRUSTED, Cancellation, Job, LeaseKey
+from holdfast.models import LEASE_LOST, OWN, UNTRUSTED, Cancellation, Job, LeaseKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -41,6 +41,8 @@ class Lease:
     trusted_until: float
     permit: Permit | None = None
     """The state of the circuit breaker that it was claimed behind."""
+    source: str = OWN
+    """The user's table that it is from; `OWN` for Holdfast's own."""
     cancellation: Cancellation = field(default_factory=Cancellation)
     task: asyncio.Task[None] | None = None
     """While its handler runs."""
@@ -77,7 +79,7 @@ class Lease:
 
 def leases_of(batch: ClaimedBatch, registry: Registry) -> list[Lease]:
     """Make the leases of a batch. A job that was retired on the way has none."""
-    terms: dict[str, tuple[Entrypoint, float, float, Permit | None]] = {}
+    terms: dict[str, tuple[Entrypoint, float, float, Permit | None, str]] = {}
     leases = []
     for job in batch.jobs:
         if job.claim_token is None:
@@ -85,22 +87,28 @@ def leases_of(batch: ClaimedBatch, registry: Registry) -> list[Lease]:
         name = job.entrypoint
         if name not in terms:
             terms[name] = _terms(job, batch, registry)
-        entrypoint, seconds, trusted_until, permit = terms[name]
-        key = LeaseKey(job.id, job.claim_token, job.queue)
-        leases.append(Lease(job, key, entrypoint, seconds, trusted_until, permit))
+        leases.append(Lease(job, LeaseKey(job.id, job.claim_token), *terms[name]))
     return leases
 
 
 def _terms(
     job: Job, batch: ClaimedBatch, registry: Registry
-) -> tuple[Entrypoint, float, float, Permit | None]:
+) -> tuple[Entrypoint, float, float, Permit | None, str]:
     """Return the common parts of the leases of one entrypoint in a batch."""
     entrypoint = registry.get(job.entrypoint)
     assert entrypoint is not None  # noqa: S101 - only what is registered is claimed
     assert job.lease is not None  # noqa: S101 - a claimed job has one
     seconds = job.lease.total_seconds()
     permit = batch.permits.get(job.entrypoint)
-    return entrypoint, seconds, batch.sent + seconds * TRUST, permit
+    return entrypoint, seconds, batch.sent + seconds * TRUST, permit, job.queue
+
+
+def by_source(leases: Iterable[Lease]) -> dict[str, list[Lease]]:
+    """Divide leases by the tables that they are from. A statement is about one table."""
+    divided: dict[str, list[Lease]] = defaultdict(list)
+    for lease in leases:
+        divided[lease.source].append(lease)
+    return divided
 
 
 def _by_claim(leases: Sequence[Lease]) -> Counter[UUID]:

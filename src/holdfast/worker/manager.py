@@ -13,6 +13,7 @@ from holdfast.errors import InvalidInput
 from holdfast.events import Observers
 from holdfast.settings import WorkerSettings
 from holdfast.worker.claim import QueueExecutionMode
+from holdfast.worker.sources import Sources
 from holdfast.worker.status import WorkerStatus
 from holdfast.worker.worker import Options, Worker
 
@@ -36,7 +37,7 @@ class QueueManager:
         resources: MutableMapping[Any, Any] | None = None,
         shutdown: asyncio.Event | None = None,
     ) -> None:
-        self._store = store
+        self._sources = Sources(store)
         self._registry = registry
         # Not `or`: both may be empty now and filled before run().
         self._observers = Observers() if observers is None else observers
@@ -69,9 +70,9 @@ class QueueManager:
         self.shutdown = shutdown
         self.fast_stop = asyncio.Event()
 
-    def use(self, store: Store, registry: Registry) -> None:
-        """Serve this store with these handlers from the next run() on."""
-        self._store = store
+    def use(self, sources: Sources, registry: Registry) -> None:
+        """Serve these tables with these handlers from the next run() on."""
+        self._sources = sources
         self._registry = registry
 
     @property
@@ -137,15 +138,15 @@ class QueueManager:
                 "no entrypoint is registered, so there is nothing to run; "
                 "register one with @hf.entrypoint(name) before run()"
             )
-        await self._store.verify()
+        await self._sources.verify()
         if policies := self._registry.breakers:
             # It is refused now where its table is missing, and listed before the first job.
-            await self._store.breakers.admit(list(policies.values()), 0)
+            await self._sources.store.breakers.admit(list(policies.values()), 0)
         options = Options(
             chosen, mode, self._resources, self.shutdown, self.fast_stop, self.on_blocked
         )
         self._worker = worker = Worker(
-            self._store, self._registry, rules, self._observers, self._status, options
+            self._sources, self._registry, rules, self._observers, self._status, options
         )
         try:
             await worker.run()

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from holdfast.clock import monotonic
 from holdfast.errors import DatabaseError, DeadlineExceeded, SchemaMissing
-from holdfast.models import LargePayload
+from holdfast.models import OWN, LargePayload
 from holdfast.worker.backoff import Backoff
 
 if TYPE_CHECKING:
-    from holdfast.ports import Leases
     from holdfast.worker.leases import Lease
+    from holdfast.worker.sources import Sources
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -24,8 +24,8 @@ MOST_BYTES = 4 * 1024 * 1024
 class PayloadFetcher:
     """Fetches in groups, one after the other. The leases are renewed meanwhile."""
 
-    def __init__(self, leases: Leases) -> None:
-        self._leases = leases
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
         self._waiting: dict[Lease, asyncio.Future[bool]] = {}
         self._called = asyncio.Event()
         self._backoff = Backoff()
@@ -69,7 +69,8 @@ class PayloadFetcher:
     async def _fetch(self, group: list[Lease]) -> None:
         sent = monotonic()
         try:
-            found = await self._leases.payloads([lease.key for lease in group])
+            # Only jobs of Holdfast's own table have payloads.
+            found = await self._sources.leases[OWN].payloads([lease.key for lease in group])
         except (DatabaseError, SchemaMissing) as error:
             await self._pass_over(group, error, monotonic() - sent)
             return

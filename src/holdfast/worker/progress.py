@@ -8,12 +8,12 @@ import threading
 from typing import TYPE_CHECKING
 
 from holdfast.errors import DatabaseError
-from holdfast.models import Progress, ProgressNote
+from holdfast.models import OWN, Progress, ProgressNote
 from holdfast.retry import sanitise
 
 if TYPE_CHECKING:
-    from holdfast.models import LeaseKey
-    from holdfast.ports import Leases
+    from holdfast.worker.leases import Lease
+    from holdfast.worker.sources import Sources
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -26,18 +26,21 @@ _MESSAGE_LIMIT = 500
 class ProgressWriter:
     """Progress is written with the token of its lease, so a lost lease changes nothing."""
 
-    def __init__(self, leases: Leases) -> None:
-        self._leases = leases
-        self._latest: dict[LeaseKey, Progress] = {}
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._latest: dict[Lease, Progress] = {}
         self._noted = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self.rounds = 0
 
-    def note(self, key: LeaseKey, fraction: float, message: str | None) -> None:
-        """Remember a handler's report. It may run in a thread."""
+    def note(self, lease: Lease, fraction: float, message: str | None) -> None:
+        """Remember a handler's report. It may run in a thread. A user's table has no place for
+        it."""
+        if lease.source != OWN:
+            return
         text = None if message is None else sanitise(message, _MESSAGE_LIMIT)
-        self._latest[key] = Progress(fraction, text)
+        self._latest[lease] = Progress(fraction, text)
         if threading.get_ident() == self._thread:
             self._noted.set()
         elif not self._loop.is_closed():
@@ -55,7 +58,8 @@ class ProgressWriter:
     async def _write(self) -> None:
         latest, self._latest = self._latest, {}
         try:
-            await self._leases.note_progress([ProgressNote(*pair) for pair in latest.items()])
+            notes = [ProgressNote(lease.key, progress) for lease, progress in latest.items()]
+            await self._sources.leases[OWN].note_progress(notes)
         except DatabaseError as error:
             logger.debug("progress of %d jobs waits for the database: %s", len(latest), error)
             self._latest = latest | self._latest

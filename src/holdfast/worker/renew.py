@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from holdfast.clock import monotonic
 from holdfast.errors import ConnectionFailed, DatabaseError
 from holdfast.repeated import RepeatedLog
-from holdfast.worker.leases import TRUST
+from holdfast.worker.leases import TRUST, by_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.models import LeaseKey
-    from holdfast.ports import Store
+    from holdfast.ports import Leases
     from holdfast.worker.leases import Lease, LeaseSet
     from holdfast.worker.loop_watchdog import Blocked, LoopWatchdog
     from holdfast.worker.rescue import Rescue
+    from holdfast.worker.sources import Sources
     from holdfast.worker.status import Reporter
     from holdfast.worker.steps import Steps
     from holdfast.worker.upkeep import UpkeepDuty
@@ -57,10 +57,10 @@ class Renewer:
         self.rounds = 0
         """How many renewals have succeeded."""
 
-    async def keep(self, connect: Callable[[], Store], home: Store | None = None) -> None:
+    async def keep(self, connect: Callable[[], Sources], home: Sources | None = None) -> None:
         """Renew until cancelled. After an unexpected error go on while the leases are trusted.
 
-        With `home`, a store of the worker's event loop, a connection is opened only while there are
+        With `home`, sources of the worker's event loop, a connection is opened only while there are
         leases: an idle worker reports through `home`.
         """
         # Beside the renewals, since one that hangs or fails must not put this off.
@@ -79,27 +79,27 @@ class Renewer:
         finally:
             watching.cancel()
 
-    async def run(self, connect: Callable[[], Store], home: Store | None = None) -> None:
+    async def run(self, connect: Callable[[], Sources], home: Sources | None = None) -> None:
         """Renew until cancelled."""
-        store: Store | None = None
+        sources: Sources | None = None
         try:
             while True:
                 began = monotonic()
                 leases = self._due()
-                if store is not None and home is not None and not leases:
-                    self._close(store)
-                    store = None
-                elif store is None and (leases or home is None):
-                    store = connect()
-                renewed = await self._renew(store, home, leases)
-                if renewed is None and store is not None:
-                    self._close(store)
-                    store = None
+                if sources is not None and home is not None and not leases:
+                    self._close(sources)
+                    sources = None
+                elif sources is None and (leases or home is None):
+                    sources = connect()
+                renewed = await self._renew(sources, home, leases)
+                if renewed is None and sources is not None:
+                    self._close(sources)
+                    sources = None
                 pause = self._interval if renewed else min(_RETRY_SECONDS, self._interval)
                 await asyncio.sleep(max(0.0, pause - (monotonic() - began)))
         finally:
-            if store is not None:
-                await store.close()
+            if sources is not None:
+                await sources.close()
 
     def _due(self) -> list[Lease]:
         # Jobs that have ended must not run again because another one blocks the event loop.
@@ -107,7 +107,7 @@ class Renewer:
         return [lease for lease in self._lease_set.snapshot() if everything or lease.to_be_renewed]
 
     async def _renew(
-        self, store: Store | None, home: Store | None, leases: Sequence[Lease]
+        self, sources: Sources | None, home: Sources | None, leases: Sequence[Lease]
     ) -> bool | None:
         """Renew the leases. Return False on a database error, None on a timeout."""
         sent = monotonic()
@@ -115,9 +115,9 @@ class Renewer:
             # The next renewal is due by then.
             async with asyncio.timeout(max(self._interval, _RETRY_SECONDS)):
                 try:
-                    renewed = await self._renew_on(store, home, leases, sent)
+                    renewed = await self._renew_on(sources, home, leases, sent)
                 except ConnectionFailed as error:
-                    if store is None or home is None or not error.full:
+                    if sources is None or home is None or not error.full:
                         raise
                     # The server has no connection to spare, but this worker has one.
                     renewed = await self._renew_on(None, home, leases, sent)
@@ -128,27 +128,27 @@ class Renewer:
         return renewed
 
     async def _renew_on(
-        self, store: Store | None, home: Store | None, leases: Sequence[Lease], sent: float
+        self, sources: Sources | None, home: Sources | None, leases: Sequence[Lease], sent: float
     ) -> bool:
-        """Renew and report through `store`, or through the worker's event loop without one."""
+        """Renew and report through `sources`, or through the worker's event loop without one."""
 
-        async def renew(through: Store) -> bool:
+        async def renew(through: Sources) -> bool:
             renewed = await self._renew_all(through, leases, sent)
             self.rounds += 1
             await self._report(through)
             return renewed
 
-        if store is not None:
-            return await renew(store)
-        assert home is not None  # noqa: S101 - without it there is always a store
+        if sources is not None:
+            return await renew(sources)
+        assert home is not None  # noqa: S101 - without it there is always a connection
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(renew(home), self._home))
 
-    async def _report(self, store: Store) -> None:
+    async def _report(self, through: Sources) -> None:
         """Report that this worker is alive. The leases do not depend on it."""
         try:
-            if store.reports is None:
+            if through.reports is None:
                 return
-            vacant = await store.reports.report(self._reporter.report())
+            vacant = await through.reports.report(self._reporter.report())
             self._lease_set.contact.made()
             if vacant:
                 self._home.call_soon_threadsafe(self._duty.vacant)
@@ -157,16 +157,13 @@ class Renewer:
         except Exception as error:
             self._steps.failed("heartbeat", error)
 
-    async def _renew_all(self, store: Store, leases: Sequence[Lease], sent: float) -> bool:
+    async def _renew_all(self, through: Sources, leases: Sequence[Lease], sent: float) -> bool:
         """Return whether all were renewed. An error on one table does not keep the others back."""
-        by_queue: dict[str, list[Lease]] = defaultdict(list)
-        for lease in leases:
-            by_queue[lease.key.queue].append(lease)
         locked = 0
         failure: DatabaseError | None = None
-        for some in by_queue.values():
+        for source, some in by_source(leases).items():
             try:
-                locked += await self._renew_some(store, some, sent)
+                locked += await self._renew_some(through.leases[source], some, sent)
             except ConnectionFailed:
                 raise
             except DatabaseError as error:
@@ -179,16 +176,16 @@ class Renewer:
             raise failure
         return not locked
 
-    async def _renew_some(self, store: Store, leases: Sequence[Lease], sent: float) -> int:
+    async def _renew_some(self, table: Leases, leases: Sequence[Lease], sent: float) -> int:
         """Return how many rows other transactions have locked. Their leases are not lost."""
         held = [lease.key for lease in leases]
         locked: set[LeaseKey] = set()
         try:
-            owned = await store.leases.renew(held)
+            owned = await table.renew(held)
         except DatabaseError as error:
-            if not error.locked or not (locked := await store.leases.locked(held)):
+            if not error.locked or not (locked := await table.locked(held)):
                 raise
-            owned = await store.leases.renew([each for each in held if each not in locked])
+            owned = await table.renew([each for each in held if each not in locked])
         self._lease_set.contact.made()
         for lease in leases:
             if lease.key in owned:
@@ -209,9 +206,9 @@ class Renewer:
             if not lease.trusted and not lease.cancellation.cancel_called:
                 self._home.call_soon_threadsafe(self._lease_set.distrust, lease)
 
-    def _close(self, store: Store) -> None:
+    def _close(self, sources: Sources) -> None:
         """Close without waiting: a connection that timed out may take long to close."""
-        closing = asyncio.get_running_loop().create_task(store.close())
+        closing = asyncio.get_running_loop().create_task(sources.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
@@ -222,13 +219,13 @@ class RenewingThread:
     def __init__(
         self,
         renewer: Renewer,
-        store: Store,
+        sources: Sources,
         watchdog: LoopWatchdog,
         steps: Steps,
         rescue: Rescue,
     ) -> None:
         self._renewer = renewer
-        self._store = store
+        self._sources = sources
         self._watchdog = watchdog
         self._steps = steps
         self._rescue = rescue
@@ -288,20 +285,20 @@ class RenewingThread:
             return
         while True:
             blocked = await self._renew_until_blocked()
-            store = self._connect()
+            sources = self._connect()
             try:
-                await self._rescue.give_up(store, blocked)
+                await self._rescue.give_up(sources, blocked)
                 await self._watchdog.until_answered()
             finally:
-                await store.close()
+                await sources.close()
 
-    def _connect(self) -> Store:
-        return self._store.fork("renew")
+    def _connect(self) -> Sources:
+        return self._sources.fork("renew")
 
     async def _renew_until_blocked(self) -> Blocked:
         loop = asyncio.get_running_loop()
         watching = loop.create_task(self._watch())
-        renewing = loop.create_task(self._renewer.keep(self._connect, self._store))
+        renewing = loop.create_task(self._renewer.keep(self._connect, self._sources))
         try:
             await asyncio.wait((watching, renewing), return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -12,7 +12,7 @@ from holdfast.errors import DatabaseError
 from holdfast.events import Observers
 from holdfast.lifecycle import TRANSITIONS, Verb
 from holdfast.models import NOT_STARTED, SHUTDOWN, Change, Released
-from holdfast.worker.leases import LeaseSet
+from holdfast.worker.leases import LeaseSet, by_source
 from holdfast.worker.publish import Publisher
 from holdfast.worker.settle import Settler
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.models import Outcome
-    from holdfast.ports import Leases, Store
     from holdfast.worker.dispatcher import Dispatcher
     from holdfast.worker.leases import Lease
     from holdfast.worker.loop_watchdog import Blocked
+    from holdfast.worker.sources import Sources
     from holdfast.worker.steps import Steps
     from holdfast.worker.task_pool import TaskPool
     from holdfast.worker.write import Ending
@@ -87,7 +87,7 @@ class Rescue:
             self._settler.put(lease, _UNATTENDED)
         self._dispatcher.recount(len(self._task_pool))
 
-    async def give_up(self, store: Store, blocked: Blocked) -> None:
+    async def give_up(self, sources: Sources, blocked: Blocked) -> None:
         """Called in the renewing thread: nothing is renewed while the event loop is blocked."""
         self._lease_set.given_up = blocked
         if self._end_process is not None:
@@ -98,7 +98,7 @@ class Rescue:
         try:
             async with asyncio.timeout(_BLOCKED_SECONDS):
                 settled = await settle_elsewhere(
-                    store.leases, held, endings, blocked.lease, ending=ending
+                    sources, held, endings, blocked.lease, ending=ending
                 )
         except Exception as error:
             self._steps.failed("rescue", error)
@@ -111,7 +111,7 @@ class Rescue:
     def _resume(self) -> None:
         self._lease_set.given_up = None
 
-    async def release_rest(self, leases: Leases) -> None:
+    async def release_rest(self, sources: Sources) -> None:
         """Write and release the rest when the settler has ended before its time."""
         try:
             async with asyncio.timeout(_REST_SECONDS):
@@ -121,13 +121,14 @@ class Rescue:
         rest = [lease for lease in self._lease_set.snapshot() if lease.task is None]
         with suppress(DatabaseError, TimeoutError):
             async with asyncio.timeout(_REST_SECONDS):
-                changes = [Change(lease.key, reason=SHUTDOWN) for lease in rest]
-                await leases.change(TRANSITIONS[Verb.RELEASE], changes)
+                for source, some in by_source(rest).items():
+                    changes = [Change(lease.key, reason=SHUTDOWN) for lease in some]
+                    await sources.leases[source].change(TRANSITIONS[Verb.RELEASE], changes)
                 self._lease_set.drop(rest)
 
 
 async def settle_elsewhere(
-    leases: Leases,
+    sources: Sources,
     held: Sequence[Lease],
     endings: Sequence[Ending],
     culprit: Lease | None,
@@ -151,7 +152,7 @@ async def settle_elsewhere(
     # All leases of a claim, or its bookkeeping would be deleted under those that remain.
     copy = LeaseSet()
     copy.add(held)
-    settler = Settler(leases, copy, None, Publisher(copy, Observers(), worker=""))
+    settler = Settler(sources, copy, None, Publisher(copy, Observers(), worker=""))
     for lease, outcome in outcomes.items():
         settler.put(lease, outcome)
     await settler.flush()

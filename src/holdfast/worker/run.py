@@ -27,10 +27,10 @@ from holdfast.worker.handler_transaction import HandlerTransactions
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
 
-    from holdfast.ports import Leases
     from holdfast.worker.leases import Lease
     from holdfast.worker.payloads import PayloadFetcher
     from holdfast.worker.progress import ProgressWriter
+    from holdfast.worker.sources import Sources
 
 _SUCCEEDED = Succeeded()
 _STOPPED: Mapping[str, Outcome] = {
@@ -43,11 +43,11 @@ _STOPPED: Mapping[str, Outcome] = {
 
 
 async def run(
-    resources: MutableMapping[Any, Any], lease: Lease, leases: Leases, progress: ProgressWriter
+    resources: MutableMapping[Any, Any], lease: Lease, sources: Sources, progress: ProgressWriter
 ) -> Outcome:
     """Run the handler of a lease, unless it was stopped before or is too old to be trusted.
 
-    Its own transaction, if it begins one, ends the job through `leases`.
+    Its own transaction, if it begins one, ends the job through `sources`.
     """
     # Note the start before reading the reason: see worker/rescue.py.
     began = lease.began = monotonic()
@@ -55,8 +55,8 @@ async def run(
         return _STOPPED[lease.cancellation.reason]
     if began >= lease.trusted_until:
         return _STOPPED[UNTRUSTED]
-    context = Context(lease.job, resources, lease.cancellation, partial(progress.note, lease.key))
-    transactions = context.transactions = HandlerTransactions(leases, lease)
+    context = Context(lease.job, resources, lease.cancellation, partial(progress.note, lease))
+    transactions = context.transactions = HandlerTransactions(sources, lease)
     try:
         await lease.entrypoint.executor.execute(lease.job, context)
     except BaseException as error:  # SystemExit and the like must not end the worker

@@ -13,15 +13,15 @@ from holdfast.errors import ConnectionFailed, ConnectionLost, DatabaseError
 from holdfast.models import SHUTDOWN, Failed, Held, Outcome, Released, Succeeded
 from holdfast.repeated import RepeatedLog
 from holdfast.worker.backoff import Backoff
-from holdfast.worker.write import UNSTORED, Ending, OutcomeWriter, committed
+from holdfast.worker.write import UNSTORED, Ending, committed, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.ports import Leases
     from holdfast.worker.breaker_gate import BreakerGate
     from holdfast.worker.leases import Lease, LeaseSet
     from holdfast.worker.publish import Publisher
+    from holdfast.worker.sources import Sources
 
 logger = logging.getLogger("holdfast.worker")
 
@@ -38,15 +38,14 @@ class Settler:
 
     def __init__(
         self,
-        leases: Leases,
+        sources: Sources,
         lease_set: LeaseSet,
         gate: BreakerGate | None,
         publisher: Publisher,
     ) -> None:
-        self._leases = leases
+        self._sources = sources
         self._lease_set = lease_set
         self._gate = gate
-        self._writer = OutcomeWriter(leases)
         self._publisher = publisher
         self._pending: deque[Ending] = deque()
         self._locked: list[Ending] = []
@@ -167,11 +166,11 @@ class Settler:
                 self.rounds += not lease.retired
                 self._publisher.publish(committed(ending), in_doubt=self._in_doubt)
             else:
-                by_statement[type(outcome), lease.key.queue, stores].append(ending)
+                by_statement[type(outcome), lease.source, stores].append(ending)
         failure: DatabaseError | None = None
-        for (kind, _, _), endings in by_statement.items():
+        for (kind, source, _), endings in by_statement.items():
             try:
-                await self._settle(kind, endings)
+                await self._settle(source, kind, endings)
             except ConnectionFailed:
                 raise
             except DatabaseError as error:
@@ -181,9 +180,9 @@ class Settler:
             raise failure
         await self._delete_ended_claims()
 
-    async def _settle(self, kind: type[Outcome], endings: Sequence[Ending]) -> None:
-        """Write outcomes of one kind, and publish each."""
-        async for written in self._writer.write(kind, endings):
+    async def _settle(self, source: str, kind: type[Outcome], endings: Sequence[Ending]) -> None:
+        """Write outcomes of one kind to one table, and publish each."""
+        async for written in write(self._sources.leases[source], kind, endings):
             if written.locked:
                 self._set_aside(written.locked)
             self.rounds += bool(written.moved)
@@ -200,7 +199,7 @@ class Settler:
         if not ended or (self._pending and len(ended) < _MANY_CLAIMS):
             return
         try:
-            await self._leases.delete_claims(ended)
+            await self._sources.claims.delete_claims(ended)
         except DatabaseError:
             logger.debug("%d ended claims are left to the sweep", len(ended))
         # Clear only after the statement succeeded. After a cancellation the end of the worker

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.models import ClaimRule, Recovery
-    from holdfast.ports import Leases
+    from holdfast.ports import Claims
     from holdfast.settings import WorkerSettings
     from holdfast.worker.dispatcher import Dispatcher
     from holdfast.worker.leases import LeaseSet
     from holdfast.worker.quarantine import Quarantine
+    from holdfast.worker.sources import Sources
     from holdfast.worker.upkeep import UpkeepDuty
 
 logger = logging.getLogger("holdfast.worker")
@@ -36,7 +37,7 @@ class Sweeper:
 
     def __init__(
         self,
-        leases: Leases,
+        sources: Sources,
         rules: Sequence[ClaimRule],
         settings: WorkerSettings,
         lease_set: LeaseSet,
@@ -45,7 +46,7 @@ class Sweeper:
         quarantine: Quarantine,
         duty: UpkeepDuty,
     ) -> None:
-        self._leases = leases
+        self._sources = sources
         self._rules = rules
         self._quarantine = quarantine
         self._duty = duty
@@ -63,12 +64,13 @@ class Sweeper:
             await self._duty.pause(interval)
             # After an outage this worker's own outcomes go first.
             await self._lease_set.until(lambda: not self._lease_set.blocked, seconds=lease)
-            mine = self._duty.held or not self._leases.shared
+            mine = self._duty.held or not self._sources.claims.shared
             try:
                 if mine:
                     await self.sweep()
                 if mine or not self._quarantine.idle:
-                    self._quarantine.expect(await self._leases.recovered_waiting(self._rules))
+                    waiting = await self._sources.claims.recovered_waiting(self._rules)
+                    self._quarantine.expect(waiting)
             except DatabaseError as error:
                 logger.debug("the sweep waits for the database: %s", error)
             self.rounds += 1
@@ -77,10 +79,10 @@ class Sweeper:
         """Recover until there is nothing left to recover."""
         while True:
             contact = self._lease_set.contact.seconds
-            recovery = await self._leases.recover(
+            recovery = await self._sources.recover(
                 self._rules,
                 limit=_RECOVER_BATCH,
-                held=[lease.key for lease in self._lease_set.snapshot()],
+                held=self._lease_set.snapshot(),
                 contact=None if contact is None else timedelta(seconds=contact),
                 lived=timedelta(seconds=self._lease_set.contact.age),
                 duty=self._duty.current,
@@ -112,8 +114,8 @@ class Sweeper:
 class Housekeeper:
     """Runs the periodic upkeep of the store, however long it takes."""
 
-    def __init__(self, leases: Leases, settings: WorkerSettings, duty: UpkeepDuty) -> None:
-        self._leases = leases
+    def __init__(self, claims: Claims, settings: WorkerSettings, duty: UpkeepDuty) -> None:
+        self._claims = claims
         self._duty = duty
         self._interval = settings.statistics_interval.total_seconds()
         self.rounds = 0
@@ -123,7 +125,7 @@ class Housekeeper:
         while self._interval:
             await _jittered(self._interval)
             try:
-                await self._leases.housekeep(self._duty.current)
+                await self._claims.housekeep(self._duty.current)
             except DatabaseError as error:
                 logger.debug("housekeeping waits for the database: %s", error)
             self.rounds += 1
@@ -132,8 +134,8 @@ class Housekeeper:
 class CleanUp:
     """Asks the store to clean up once this worker has ended many jobs."""
 
-    def __init__(self, leases: Leases, dispatcher: Dispatcher) -> None:
-        self._leases = leases
+    def __init__(self, claims: Claims, dispatcher: Dispatcher) -> None:
+        self._claims = claims
         self._dispatcher = dispatcher
         self.rounds = 0
 
@@ -146,7 +148,7 @@ class CleanUp:
                 continue
             cleaned = self._dispatcher.ended
             try:
-                await self._leases.vacuum()
+                await self._claims.vacuum()
             except DatabaseError as error:
                 logger.debug("clean-up waits for the database: %s", error)
             self.rounds += 1

@@ -18,11 +18,11 @@ from holdfast.worker.run import fetch_payload, run
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-    from holdfast.ports import Leases
     from holdfast.worker.dispatcher import Dispatcher
     from holdfast.worker.payloads import PayloadFetcher
     from holdfast.worker.progress import ProgressWriter
     from holdfast.worker.settle import Settler
+    from holdfast.worker.sources import Sources
 
 _NOT_STARTED = Released(NOT_STARTED)
 _SLICE_SECONDS = 0.01
@@ -39,14 +39,14 @@ class TaskPool:
         self,
         dispatcher: Dispatcher,
         settler: Settler,
-        leases: Leases,
+        sources: Sources,
         progress: ProgressWriter,
         payloads: PayloadFetcher,
         resources: MutableMapping[Any, Any],
     ) -> None:
         self._dispatcher = dispatcher
         self._settler = settler
-        self._leases = leases
+        self._sources = sources
         self._progress = progress
         self._payloads = payloads
         self._resources = resources
@@ -90,7 +90,7 @@ class TaskPool:
             missing = None
             if type(lease.job.payload) is LargePayload:
                 missing = await fetch_payload(lease, self._payloads)
-            outcome = missing or await run(self._resources, lease, self._leases, self._progress)
+            outcome = missing or await run(self._resources, lease, self._sources, self._progress)
         finally:
             lease.task = None
             self._running.discard(task)

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from holdfast.events import Observers
     from holdfast.models import ClaimRule
-    from holdfast.ports import Store
     from holdfast.settings import WorkerSettings
     from holdfast.task import Registry
+    from holdfast.worker.sources import Sources
     from holdfast.worker.status import WorkerStatus
 
 logger = logging.getLogger("holdfast.worker")
@@ -56,14 +56,14 @@ _CLOSE_SECONDS = 0.2
 class Connections(NamedTuple):
     """A connection for each purpose, so that none waits for the statement of another."""
 
-    claim: Store
-    settle: Store
-    listen: Store
-    housekeep: Store
+    claim: Sources
+    settle: Sources
+    listen: Sources
+    housekeep: Sources
 
     @classmethod
-    def of(cls, store: Store) -> Connections:
-        return cls(*map(store.fork, cls._fields))
+    def of(cls, sources: Sources) -> Connections:
+        return cls(*map(sources.fork, cls._fields))
 
 
 class Options(NamedTuple):
@@ -82,7 +82,7 @@ class Worker:
 
     def __init__(
         self,
-        store: Store,
+        sources: Sources,
         registry: Registry,
         rules: Sequence[ClaimRule],
         observers: Observers,
@@ -90,10 +90,10 @@ class Worker:
         options: Options,
     ) -> None:
         settings, worker = options.settings, status.worker
-        self._store = store
+        self._sources = sources
         self._options = options
         self._status = status
-        self._connections = connections = Connections.of(store)
+        self._connections = connections = Connections.of(sources)
         self._stopped_at: float | None = None
         self._shortest = min(rule.lease for rule in rules)
         self.steps = Steps(observers, worker)
@@ -103,28 +103,28 @@ class Worker:
             rules,
             registry.breakers,
             lease_set,
-            claiming=connections.claim.breakers,
-            settling=connections.settle.breakers,
+            claiming=connections.claim.store.breakers,
+            settling=connections.settle.store.breakers,
         )
         publisher = Publisher(lease_set, observers, worker=worker, signal=self.signal)
-        self.settler = Settler(connections.settle.leases, lease_set, self.gate, publisher)
+        self.settler = Settler(connections.settle, lease_set, self.gate, publisher)
         self.dispatcher = Dispatcher(
             registry, rules, settings, lease_set, self.settler, observers, worker=worker
         )
-        self._progress = ProgressWriter(connections.settle.leases)
+        self._progress = ProgressWriter(connections.settle)
         # Not in the way of outcomes. Claims that wait for payloads would only ask for more.
-        self._payloads = PayloadFetcher(connections.claim.leases)
+        self._payloads = PayloadFetcher(connections.claim)
         self.task_pool = TaskPool(
             self.dispatcher,
             self.settler,
-            connections.settle.leases,
+            connections.settle,
             self._progress,
             self._payloads,
             options.resources,
         )
         self.quarantine = Quarantine(lease_set, suspects=status.suspects)
         # A store without a place for reports has no place for the duty of the upkeep either.
-        upkeep = None if store.reports is None else connections.housekeep.upkeep
+        upkeep = None if sources.reports is None else connections.housekeep.store.upkeep
         self.duty = UpkeepDuty(upkeep, lease_set, settings, worker)
         self._make_claiming(rules, observers)
         self._make_renewing(registry)
@@ -134,7 +134,7 @@ class Worker:
         connections, settings = self._connections, self._options.settings
         worker = self._status.worker
         self.claimer = Claimer(
-            connections.claim.leases,
+            connections.claim.claims,
             rules,
             self.gate,
             settings,
@@ -142,20 +142,20 @@ class Worker:
             self.dispatcher,
             self.quarantine,
             self.duty,
-            wakeup_policy=WakeupPolicy(connections.listen.wakeups),
+            wakeup_policy=WakeupPolicy(connections.listen.store.wakeups),
             signal=self.signal,
             worker=worker,
         )
-        self._cancellations = Cancellations(connections.settle.leases, self.lease_set)
+        self._cancellations = Cancellations(connections.settle, self.lease_set)
         self._listener = Listener(
-            connections.listen.wakeups,
+            connections.listen.store.wakeups,
             self.signal,
             self._cancellations,
             self.quarantine,
             worker=worker,
         )
         self._sweeper = Sweeper(
-            connections.claim.leases,
+            connections.claim,
             rules,
             settings,
             self.lease_set,
@@ -217,7 +217,7 @@ class Worker:
                 releasing = asyncio.get_running_loop().create_task(self.duty.release())
                 await self._drain(patience, settling)
                 if len(self.lease_set) and settling.done():
-                    await self._rescue.release_rest(self._connections.claim.leases)
+                    await self._rescue.release_rest(self._connections.claim)
                 if len(self.lease_set):
                     await self._leave_unsettled()
                 ending = [settling, renewing, releasing, *others]
@@ -228,7 +228,7 @@ class Worker:
 
     async def close(self) -> None:
         """Close the connections."""
-        await _close(fork for fork in self._connections if fork is not self._store)
+        await _close(fork for fork in self._connections if fork is not self._sources)
 
     async def _introduce(self) -> None:
         """Report before the first job. Raise PrivilegeMissing where this user may not work.
@@ -251,11 +251,14 @@ class Worker:
         connections, keep, claimer = self._connections, self.steps.keep, self.claimer
         sweeper, cancellations, listener = self._sweeper, self._cancellations, self._listener
         settings, duty = self._options.settings, self.duty
-        housekeeper = Housekeeper(connections.housekeep.leases, settings, duty)
+        housekeeper = Housekeeper(connections.housekeep.claims, settings, duty)
         lookout = Lookout(
-            connections.housekeep.upkeep, connections.listen.wakeups, duty, settings.poll_interval
+            connections.housekeep.store.upkeep,
+            connections.listen.store.wakeups,
+            duty,
+            settings.poll_interval,
         )
-        clean_up = CleanUp(connections.housekeep.leases, self.dispatcher)
+        clean_up = CleanUp(connections.housekeep.claims, self.dispatcher)
         async with asyncio.TaskGroup() as group:
             others = [
                 group.create_task(keep("listen", listener.run, lambda: listener.rounds)),
@@ -279,16 +282,18 @@ class Worker:
             await self.claimer.run(self._options.mode)
 
     async def _renew(self) -> None:
-        if self._store.dedicated:
+        if self._sources.dedicated:
             watchdog = LoopWatchdog(self.lease_set, self._options.settings.max_loop_block)
-            thread = RenewingThread(self._renewer, self._store, watchdog, self.steps, self._rescue)
+            thread = RenewingThread(
+                self._renewer, self._sources, watchdog, self.steps, self._rescue
+            )
             await thread.run()
         else:
             logger.info(
                 "leases are renewed on the worker's event loop and connection: a handler that "
                 "blocks the loop for a lease loses it; Holdfast.connect(dsn) has no such limit"
             )
-            await self._renewer.keep(lambda: self._store.fork("renew"))
+            await self._renewer.keep(lambda: self._sources.fork("renew"))
 
     async def _stop_on_shutdown(self) -> None:
         await self._options.shutdown.wait()
@@ -331,14 +336,14 @@ class Worker:
         await _close([self._connections.settle])
 
     async def _sign_off(self) -> None:
-        leases, reports = self._connections.claim.leases, self._connections.claim.reports
+        claims, reports = self._connections.claim.claims, self._connections.claim.reports
         with suppress(DatabaseError, TimeoutError):
             async with asyncio.timeout(_SIGN_OFF_SECONDS):
                 # A claim may have been on its way at the stop.
-                await leases.recall()
+                await claims.recall()
                 if len(self.lease_set):
                     return
-                await leases.delete_claims(self.lease_set.ended_claims)
+                await claims.delete_claims(self.lease_set.ended_claims)
                 if reports is not None:
                     await reports.sign_off(self._status.worker)
 
@@ -352,8 +357,8 @@ def _longest_gap(lease: timedelta, settings: WorkerSettings) -> float:
     return max(lease / 2, settings.sweep_interval * 1.5).total_seconds()
 
 
-async def _close(forks: Iterable[Store]) -> None:
-    async def close(fork: Store) -> None:
+async def _close(forks: Iterable[Sources]) -> None:
+    async def close(fork: Sources) -> None:
         with suppress(DatabaseError, TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await fork.close()

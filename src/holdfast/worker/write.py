@@ -61,97 +61,92 @@ class Written:
     """The database refuses these for good."""
 
 
-class OutcomeWriter:
-    """Writes outcomes. One that cannot be written does not keep the others back."""
+async def write(
+    table: Leases, kind: type[Outcome], endings: Sequence[Ending]
+) -> AsyncIterator[Written]:
+    """Write outcomes of one kind to one table. Yield the results of each statement.
 
-    def __init__(self, leases: Leases) -> None:
-        self._leases = leases
+    DatabaseError means that the rest may go through later.
+    """
+    transition = _ASKED_BY.get(kind)
+    if transition is None:
+        yield Written(lost=endings)
+        return
+    try:
+        yield await _move(table, transition, endings)
+    except DatabaseError as error:
+        if error.locked:
+            locked, free = await _locked(table, endings, error)
+            yield Written(locked=locked)
+            if free:
+                yield await _move(table, transition, free)
+        elif _passes(error):
+            raise
+        else:
+            for ending in endings:
+                yield await _move_alone(table, transition, ending)
 
-    async def write(self, kind: type[Outcome], endings: Sequence[Ending]) -> AsyncIterator[Written]:
-        """Write outcomes of one kind and one table. Yield the results of each statement.
 
-        DatabaseError means that the rest may go through later.
-        """
-        transition = _ASKED_BY.get(kind)
-        if transition is None:
-            yield Written(lost=endings)
-            return
-        try:
-            yield await self._move(transition, endings)
-        except DatabaseError as error:
-            if error.locked:
-                locked, free = await self._locked(endings, error)
-                yield Written(locked=locked)
-                if free:
-                    yield await self._move(transition, free)
-            elif _passes(error):
-                raise
-            else:
-                for ending in endings:
-                    yield await self._move_alone(transition, ending)
+async def _move(
+    table: Leases,
+    transition: Transition,
+    endings: Sequence[Ending],
+    changes: Sequence[Change] | None = None,
+) -> Written:
+    """Write outcomes, with their whole changes by default."""
+    if changes is None:
+        changes = [_change_of(ending) for ending in endings]
+    moved = await table.change(transition, changes)
+    if len(moved) == len(changes):
+        return Written(endings)
+    found = set(moved)
+    rest = [change for change in changes if change.key not in found]
+    retired = set(await table.change(RETIRE_LAST_RETRY, rest)) if transition is _RETRY else set()
+    return Written(
+        [ending for ending in endings if ending[0].key in found],
+        [ending for ending in endings if ending[0].key in retired],
+        [ending for ending in endings if ending[0].key not in found | retired],
+    )
 
-    async def _move(
-        self,
-        transition: Transition,
-        endings: Sequence[Ending],
-        changes: Sequence[Change] | None = None,
-    ) -> Written:
-        """Write outcomes, with their whole changes by default."""
-        if changes is None:
-            changes = [_change_of(ending) for ending in endings]
-        moved = await self._leases.change(transition, changes)
-        if len(moved) == len(changes):
-            return Written(endings)
-        found = set(moved)
-        rest = [change for change in changes if change.key not in found]
-        retired = (
-            set(await self._leases.change(RETIRE_LAST_RETRY, rest))
-            if transition is _RETRY
-            else set()
-        )
-        return Written(
-            [ending for ending in endings if ending[0].key in found],
-            [ending for ending in endings if ending[0].key in retired],
-            [ending for ending in endings if ending[0].key not in found | retired],
-        )
 
-    async def _locked(
-        self, endings: Sequence[Ending], error: DatabaseError
-    ) -> tuple[list[Ending], list[Ending]]:
-        """Divide outcomes into those whose rows are locked and the others."""
-        locked = await self._leases.locked([lease.key for lease, _ in endings])
-        if not locked:
-            # The table is locked, or the row is free by now.
-            raise error
-        return (
-            [ending for ending in endings if ending[0].key in locked],
-            [ending for ending in endings if ending[0].key not in locked],
-        )
+async def _locked(
+    table: Leases, endings: Sequence[Ending], error: DatabaseError
+) -> tuple[list[Ending], list[Ending]]:
+    """Divide outcomes into those whose rows are locked and the others."""
+    locked = await table.locked([lease.key for lease, _ in endings])
+    if not locked:
+        # The table is locked, or the row is free by now.
+        raise error
+    return (
+        [ending for ending in endings if ending[0].key in locked],
+        [ending for ending in endings if ending[0].key not in locked],
+    )
 
-    async def _move_alone(self, transition: Transition, ending: Ending) -> Written:
-        """Write one outcome of a batch that was refused. If it is the one at fault, write it
-        without its texts and result."""
-        try:
-            return await self._move(transition, [ending])
-        except DatabaseError as error:
-            if _passes(error):
-                raise
-            logger.error("the outcome of job %s was refused: %s", ending[0].job.id, error)
-        change = _change_of(ending)
-        bare = change._replace(
-            error=UNSTORED,
-            reason=UNSTORED,
-            traceback=None,
-            result=change.result and replace(change.result, value=None, error=UNSTORED),
-        )
-        try:
-            return await self._move(transition, [ending], [bare])
-        except DatabaseError as error:
-            if _passes(error):
-                raise
-            # Renewing the lease would hide the job for ever. Another worker may succeed.
-            logger.exception("job %s is left to its lease", ending[0].job.id)
-            return Written(refused=[ending])
+
+async def _move_alone(table: Leases, transition: Transition, ending: Ending) -> Written:
+    """Write one outcome of a batch that was refused. If it is the one at fault, write it
+    without its texts and result."""
+    try:
+        return await _move(table, transition, [ending])
+    except DatabaseError as error:
+        if _passes(error):
+            raise
+        logger.error("the outcome of job %s was refused: %s", ending[0].job.id, error)
+    change = _change_of(ending)
+    bare = change._replace(
+        error=UNSTORED,
+        reason=UNSTORED,
+        traceback=None,
+        result=change.result and replace(change.result, value=None, error=UNSTORED),
+    )
+    try:
+        return await _move(table, transition, [ending], [bare])
+    except DatabaseError as error:
+        if _passes(error):
+            raise
+        # Renewing the lease would hide the job for ever. Another worker may succeed.
+        logger.exception("job %s is left to its lease", ending[0].job.id)
+        return Written(refused=[ending])
 
 
 def committed(ending: Ending) -> Written:

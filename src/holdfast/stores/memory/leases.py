@@ -215,7 +215,7 @@ class MemoryLeases:
         self._state.announce(moved.values(), now)
         return list(moved)
 
-    def begin(self, queue: str, target: object) -> MemoryJobTransaction:
+    def begin(self, target: object) -> MemoryJobTransaction:
         if target is not None:
             raise CarrierError(
                 "the in-memory store has no database; call ctx.transaction() without an argument, "

@@ -222,7 +222,7 @@ class PostgresLeases:
             }
         return values
 
-    def begin(self, queue: str, target: object) -> PostgresJobTransaction:
+    def begin(self, target: object) -> PostgresJobTransaction:
         def over(driver: Driver) -> PostgresLeases:
             return PostgresLeases(self._runner.over(driver), self._names, self.handlers)
 

@@ -194,7 +194,7 @@ class TableLeases:
         found = await self._run("claimed_under", token=token)
         if not found:
             raise error
-        held = LeaseKey(JobId(found[0][0]), token, self._queue.queue)
+        held = LeaseKey(JobId(found[0][0]), token)
         column = error.column or await unreadable_column(self._driver, self._fit, held.id)
         reason = str(UnreadableReply(error.kind, column))
         await self.change(TRANSITIONS[Verb.HOLD], [Change(held, error=reason)])
@@ -229,7 +229,7 @@ class TableLeases:
             done += [lease for lease in held if lease.id in moved]
         return done
 
-    def begin(self, queue: str, target: object) -> PostgresJobTransaction:
+    def begin(self, target: object) -> PostgresJobTransaction:
         return PostgresJobTransaction(self._handlers, target, self._over)
 
     def _over(self, driver: Driver) -> TableLeases:
