@@ -186,10 +186,10 @@ def _load_effects(history: History, directory: Path, story: Any) -> None:
                     history.stalls.append(Fault(line["e"], line["since"], name, pid, line["t"]))
             if line["e"] != "stall":
                 last = line["t"]
-        history.stalls += _untold_lags(open_runs.values(), name, 2 * history.lease)
+        history.stalls += _unreported_lags(open_runs.values(), name, 2 * history.lease)
 
 
-def _untold_lags(runs: Iterable[Run], name: str, length: int) -> Iterator[Fault]:
+def _unreported_lags(runs: Iterable[Run], name: str, length: int) -> Iterator[Fault]:
     """Who dies in a handler that blocks cannot note how long its event loop stood still."""
     for run in runs:
         if run.kind == "block":

@@ -130,8 +130,8 @@ def limit_counted_before_lock() -> None:
         lane.dry = room <= 0
         if room <= 0:
             return []
-        hand = [(lane, room)]
-        return await self._lease(self._runner, claim, priority, hand, worker, limited=name)
+        lanes = [(lane, room)]
+        return await self._lease(self._runner, claim, priority, lanes, worker, limited=name)
 
     patch(PostgresLeases, "_take_limited", take)
 

@@ -13,6 +13,7 @@ from holdfast.stores.postgres import render, schedules
 from holdfast.stores.postgres.drivers import listening
 from holdfast.stores.postgres.idempotent_enqueue import Inserter
 from holdfast.stores.postgres.lanes import Lanes
+from holdfast.stores.postgres.leases import PostgresLeases
 from holdfast.worker.claim import Claimer
 from holdfast.worker.dispatcher import Dispatcher
 from holdfast.worker.listen import Listener
@@ -171,12 +172,12 @@ def never_looks_back() -> None:
         return False
 
     patch(Lanes, "may_rescan", no)
-    original = Claimer._take
+    original = PostgresLeases.claim
 
-    async def take(self: Claimer, request: Any, kind: Any) -> Any:
-        return await original(self, request, kind._replace(sweep=False))
+    async def claim(self: PostgresLeases, rules: Any, **options: Any) -> Any:
+        return await original(self, rules, **(options | {"sweep": False}))
 
-    patch(Claimer, "_take", take)
+    patch(PostgresLeases, "claim", claim)
 
 
 @mutant("tick-not-unique", "ticks")

@@ -545,14 +545,6 @@ class HandlerTransaction(Protocol):
     async def discard(self) -> None: ...
 
 
-class Transactions(Protocol):
-    """Begins a handler's transaction."""
-
-    def begin(
-        self, context: Context, target: object, keep_on_retry: bool
-    ) -> HandlerTransaction: ...
-
-
 class _Done:
     """An awaitable that is done."""
 
@@ -577,8 +569,14 @@ class Context:
     """Set by the executor of a task that stores its results."""
     stores_result: bool = field(default=False, init=False, repr=False)
     """Set beforehand by that executor: a handler's transaction then waits for the result."""
-    transactions: Transactions | None = field(default=None, init=False, repr=False)
-    """Set by the worker."""
+    begin_transaction: Callable[[Context, object, bool], HandlerTransaction] | None = field(
+        default=None, init=False, repr=False
+    )
+    """Begins the handler's transaction. Set by the worker."""
+    transaction_begun: bool = field(default=False, init=False, repr=False)
+    """The one transaction that a run may have was begun."""
+    ended: bool = field(default=False, init=False, repr=False)
+    """The run is over."""
     uncommitted: HandlerTransaction | None = field(default=None, init=False, repr=False)
     """A transaction whose block was left, and which is committed with the result."""
     settled: Outcome | None = field(default=None, init=False, repr=False)
@@ -598,12 +596,12 @@ class Context:
         exception rolls back, and the job fails or is retried as always; with `keep_on_retry` a
         RetryRequested commits what was written together with the retry.
         """
-        if self.transactions is None:
+        if self.begin_transaction is None:
             raise InvalidInput(
                 "ctx.transaction() works in a handler that a worker runs; in a test run the job "
                 "with holdfast.testing"
             )
-        return self.transactions.begin(self, target, keep_on_retry)
+        return self.begin_transaction(self, target, keep_on_retry)
 
     def progress(self, fraction: float, message: str | None = None) -> Awaitable[None]:
         """Say how far the job is, from 0 to 1. The last word is stored a few times a second.

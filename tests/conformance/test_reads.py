@@ -158,7 +158,7 @@ def reporting(rig: Rig, name: str, **fields: Any) -> WorkerInfo:
     return info._replace(**fields)
 
 
-async def test_a_worker_is_known_from_its_report_to_its_farewell(rig: Rig) -> None:
+async def test_a_worker_is_known_from_its_report_to_its_sign_off(rig: Rig) -> None:
     first = reporting(rig, "w2")
     await rig.reports.report(first)
     await rig.reports.report(reporting(rig, "w1", entrypoints=[]))
@@ -175,7 +175,7 @@ async def test_a_worker_is_known_from_its_report_to_its_farewell(rig: Rig) -> No
     assert [worker.id for worker in await rig.queries.list_workers()] == ["w1"]
 
 
-async def test_a_farewell_leaves_the_jobs_to_their_leases(rig: Rig) -> None:
+async def test_signing_off_leaves_the_jobs_to_their_leases(rig: Rig) -> None:
     await rig.reports.report(reporting(rig, "w1"))
     job = await rig.lease()
     await rig.reports.sign_off("w1")

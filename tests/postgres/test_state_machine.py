@@ -296,8 +296,8 @@ class Lives(RuleBasedStateMachine):
     @rule(ids=st.lists(jobs, min_size=1, max_size=4), reason=words, held=st.booleans())
     def requeue(self, ids: list[JobPair], reason: str | None, held: bool) -> None:
         if held:
-            parked = {job.id for job in self.pair.states()[0].queue if job.held_at is not None}
-            ids = [job for job in self.pair.jobs if job.memory in parked]
+            held_ids = {job.id for job in self.pair.states()[0].queue if job.held_at is not None}
+            ids = [job for job in self.pair.jobs if job.memory in held_ids]
         here, there = self.pair.both(
             lambda store: store.jobs.requeue(
                 [job.memory for job in ids], actor=None, reason=reason

@@ -186,8 +186,8 @@ def test_of_parts_of_a_lane_one_is_claimed_at_a_time_the_oldest_first(time: Time
     expected(found, 10.0, entrypoint="not mine")
     assert found.priorities() == [5, 0]
     claimed = []
-    while (hand := found.deal(0, 10)) and hand[0][0].ceiling < NOW:
-        [(part, _)] = hand
+    while (shares := found.deal(0, 10)) and shares[0][0].ceiling < NOW:
+        [(part, _)] = shares
         part.took(None, 1, 10)
         claimed.append((NOW - part.ceiling).total_seconds())
     assert claimed == [30.0, 20.0, 10.0]
@@ -197,8 +197,8 @@ def test_what_is_scattered_widely_is_left_to_the_looks(time: Time) -> None:
     found = claimed_up_to_now()
     expected(found, *(10.0 * n for n in range(1, 1000)))
     parts = 0
-    while (hand := found.deal(0, 10)) and hand[0][0].ceiling < NOW:
-        hand[0][0].dry = True
+    while (shares := found.deal(0, 10)) and shares[0][0].ceiling < NOW:
+        shares[0][0].dry = True
         parts += 1
     assert 0 < parts <= 20
 
@@ -223,9 +223,9 @@ def dealt(found: Lanes, room: int) -> dict[str, int]:
 def test_what_lies_below_one_entrypoints_floor_takes_nothing_from_the_others(time: Time) -> None:
     found = two_lanes(MAIL, SMS)
     expected(found, 3600.0)
-    hand = found.deal(0, 10)
-    assert {lane.rule.entrypoint: share for lane, share in hand} == {"mail": 5, "sms": 5}
-    [part] = [lane for lane, _ in hand if lane.rule is MAIL]
+    shares = found.deal(0, 10)
+    assert {lane.rule.entrypoint: share for lane, share in shares} == {"mail": 5, "sms": 5}
+    [part] = [lane for lane, _ in shares if lane.rule is MAIL]
     assert part.ceiling == NOW - timedelta(hours=1)
 
 
@@ -235,9 +235,9 @@ def test_a_lane_gets_no_more_than_there_is_room_for_and_the_others_share_the_res
     room = Capacity(2)
     found = two_lanes(ClaimRule("mail", MAIL.lease, capacity=room), SMS)
     assert dealt(found, 3) in ({"mail": 1, "sms": 2}, {"mail": 2, "sms": 1})
-    hand = found.deal(0, 10)
-    assert {lane.rule.entrypoint: share for lane, share in hand} == {"mail": 2, "sms": 8}
-    for lane, share in hand:
+    shares = found.deal(0, 10)
+    assert {lane.rule.entrypoint: share for lane, share in shares} == {"mail": 2, "sms": 8}
+    for lane, share in shares:
         lane.took(None, share, share)
     assert room.left == 0
     assert dealt(found, 10) == {"sms": 10}

@@ -64,7 +64,7 @@ def test_a_lease_is_freed_exactly_when_a_row_that_stays_leaves_picked(
 
 
 @pytest.mark.parametrize(("row", "source"), EDGES)
-def test_a_job_is_parked_exactly_on_the_way_into_failed(
+def test_a_job_is_held_exactly_on_the_way_into_failed(
     row: Transition, source: Status | None
 ) -> None:
     enters = row.target is Status.FAILED and source is not Status.FAILED
@@ -72,7 +72,7 @@ def test_a_job_is_parked_exactly_on_the_way_into_failed(
 
 
 @pytest.mark.parametrize(("row", "source"), EDGES)
-def test_a_job_is_unparked_exactly_when_a_row_that_stays_leaves_failed(
+def test_a_hold_ends_exactly_when_a_row_that_stays_leaves_failed(
     row: Transition, source: Status | None
 ) -> None:
     leaves = source is Status.FAILED and row.target is not Status.FAILED and not row.leaves

@@ -44,8 +44,8 @@ class Bench:
 
     def __init__(self) -> None:
         self.time = 100.0
-        self.hand = LeaseSet()
-        self.quarantine = Quarantine(self.hand, lambda: self.time)
+        self.lease_set = LeaseSet()
+        self.quarantine = Quarantine(self.lease_set, lambda: self.time)
         self._number = 0
 
     def claim(self, limit: int, left: int) -> list[Lease]:
@@ -54,14 +54,14 @@ class Bench:
         for _ in range(min(limit, left)):
             self._number += 1
             leases.append(lease(self._number))
-        self.hand.add(leases)
+        self.lease_set.add(leases)
         self.quarantine.claimed(leases, came_short=len(leases) < limit)
         return leases
 
     def settle(self, leases: list[Lease], *, ran: bool = True) -> None:
         for each in leases:
             each.began = self.time if ran else 0.0
-        self.hand.drop(leases)
+        self.lease_set.drop(leases)
 
 
 @pytest.mark.parametrize("count", [1, 8, 9, 300, 5_000])

@@ -192,11 +192,11 @@ def test_a_failure_ends_the_job_or_parks_it_as_the_entrypoint_says() -> None:
     context = {"entrypoint": "mail", "attempt": 3}
 
     ended = outcome_of(error, make_job(attempts=3), Entrypoint())
-    parked = outcome_of(error, make_job(attempts=3), Entrypoint(on_failure="hold"))
+    held = outcome_of(error, make_job(attempts=3), Entrypoint(on_failure="hold"))
 
     assert isinstance(ended, Failed)
-    assert isinstance(parked, Held)
-    for outcome in (ended, parked):
+    assert isinstance(held, Held)
+    for outcome in (ended, held):
         assert outcome.error == "ValueError: boom"
         assert outcome.traceback is not None
         assert outcome.traceback.exception_type == "ValueError"

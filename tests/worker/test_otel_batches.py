@@ -169,10 +169,12 @@ async def test_recovered_and_retired_jobs_are_counted_by_queue() -> None:
     clock.advance(lease)
 
     observers = Observers([rig.telemetry])
-    hand = LeaseSet()
+    lease_set = LeaseSet()
     settings = WorkerSettings()
-    duty = UpkeepDuty(None, hand, settings, "w")
-    sweeper = Sweeper(hf.sources(), rules, settings, hand, observers, "w", Quarantine(hand), duty)
+    duty = UpkeepDuty(None, lease_set, settings, "w")
+    sweeper = Sweeper(
+        hf.sources(), rules, settings, lease_set, observers, "w", Quarantine(lease_set), duty
+    )
     await sweeper.sweep()
     [_] = await store.leases.claim_recovered(rules, limit=1, worker="dead", suspects=True)
     clock.advance(lease)

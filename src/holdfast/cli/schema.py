@@ -217,7 +217,7 @@ async def _unrecorded(holdfast: Holdfast, options: Options) -> str | None:
         if count := await holdfast.store.jobs.unrecorded():
             return clean(
                 f"{count} jobs are leased without a row in {options.names.table('_leases')}, as if "
-                "somebody had emptied it; a running worker writes the rows anew within some "
+                "it had been emptied; a running worker writes the rows anew within some "
                 "minutes, and jobs whose worker is gone are recovered then"
             )
     return None

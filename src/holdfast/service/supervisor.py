@@ -50,7 +50,7 @@ class Supervisor:
 
     async def run(self, bound: socket.socket | None, parent: socket.socket | None) -> int:
         """The exit code: of a first worker that cannot start, else the worst at the end."""
-        async with self._serving(bound), self._told_by(parent), self._heeding_signals():
+        async with self._serving(bound), self._told_by(parent), self._handling_signals():
             try:
                 return await self._keep_all()
             finally:
@@ -167,14 +167,14 @@ class Supervisor:
             link.close()
 
     @asynccontextmanager
-    async def _heeding_signals(self) -> AsyncIterator[None]:
+    async def _handling_signals(self) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
         for number in signals():
-            loop.add_signal_handler(number, self._heed_signal)
+            loop.add_signal_handler(number, self._handle_signal)
         loop.add_signal_handler(signal.SIGQUIT, self._quit)
         yield
 
-    def _heed_signal(self) -> None:
+    def _handle_signal(self) -> None:
         """Counted by themselves: a parent may have asked for the same stop already."""
         self._signals += 1
         self._stop(self._signals)

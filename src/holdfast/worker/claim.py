@@ -7,6 +7,7 @@ import asyncio
 import math
 from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from holdfast.clock import monotonic
@@ -314,22 +315,21 @@ class Claimer:
         self._last = request = await self._gate.request(limit)
         jobs: list[Job] = []
         try:
-            if request.rules:
-                jobs = await self._take(request, kind)
+            rules, size = request.rules, request.limit
+            if rules and kind.recovered:
+                jobs = await self._claims.claim_recovered(
+                    rules, limit=size, worker=self._worker, suspects=kind.suspects
+                )
+            elif rules:
+                jobs = await self._claims.claim(
+                    rules, limit=size, worker=self._worker, sweep=kind.sweep
+                )
         except DatabaseError:
             await self._gate.return_unused(request, None)
             raise
         if request.probe is not None:
             await self._gate.return_unused(request, jobs)
         return ClaimedBatch(jobs, sent, monotonic() - sent, request.permits)
-
-    async def _take(self, request: ClaimRequest, kind: _Kind) -> list[Job]:
-        rules, limit = request.rules, request.limit
-        if kind.recovered:
-            return await self._claims.claim_recovered(
-                rules, limit=limit, worker=self._worker, suspects=kind.suspects
-            )
-        return await self._claims.claim(rules, limit=limit, worker=self._worker, sweep=kind.sweep)
 
     async def _wait(self, drain: bool) -> None:
         """Wait for a notification, a stop, the next due job or the poll. A full worker ignores
@@ -344,7 +344,7 @@ class Claimer:
         if not full:
             pause = await self._sooner(pause, drain)
 
-        await self._lease_set.until(lambda: self._stirred(drain, full), seconds=pause)
+        await self._lease_set.until(partial(self._stirred, drain, full), seconds=pause)
 
     def _stirred(self, drain: bool, was_full: bool) -> bool:
         """Whether the wait for work is over before its time."""

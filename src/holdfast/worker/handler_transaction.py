@@ -35,29 +35,20 @@ _COMPLETE, _RETRY = TRANSITIONS[Verb.COMPLETE], TRANSITIONS[Verb.RETRY]
 _UNKNOWN = Released("the outcome of the handler's commit is unknown")
 
 
-class HandlerTransactions:
-    """At most one transaction for one run of a handler."""
-
-    __slots__ = ("_lease", "_sources", "begun", "over")
-
-    def __init__(self, sources: Sources, lease: Lease) -> None:
-        self._sources = sources
-        self._lease = lease
-        self.begun = False
-        self.over = False
-
-    def begin(self, context: Context, target: object, keep_on_retry: bool) -> HandlerTransaction:
-        job = self._lease.job.id
-        if self.over:
-            raise InvalidInput(f"ctx.transaction() of job {job}: the run has ended")
-        if self.begun:
-            raise InvalidInput(
-                f"ctx.transaction() of job {job} was called before in this run, and a job ends "
-                "once; put everything into one block"
-            )
-        self.begun = True
-        work = self._sources.leases[self._lease.source].begin(target)
-        return HandlerTransaction(self._lease, context, work, keep_on_retry=keep_on_retry)
+def begin(
+    sources: Sources, lease: Lease, context: Context, target: object, keep_on_retry: bool
+) -> HandlerTransaction:
+    """Begin the transaction of a run, of which there is at most one."""
+    if context.ended:
+        raise InvalidInput(f"ctx.transaction() of job {lease.job.id}: the run has ended")
+    if context.transaction_begun:
+        raise InvalidInput(
+            f"ctx.transaction() of job {lease.job.id} was called before in this run, and a job "
+            "ends once; put everything into one block"
+        )
+    context.transaction_begun = True
+    work = sources.leases[lease.source].begin(target)
+    return HandlerTransaction(lease, context, work, keep_on_retry=keep_on_retry)
 
 
 class HandlerTransaction:

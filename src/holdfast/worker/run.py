@@ -22,7 +22,7 @@ from holdfast.models import (
 )
 from holdfast.retry import message_of, outcome_of
 from holdfast.worker.breaker_gate import judge
-from holdfast.worker.handler_transaction import HandlerTransactions
+from holdfast.worker.handler_transaction import begin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
@@ -56,7 +56,7 @@ async def run(
     if began >= lease.trusted_until:
         return _STOPPED[UNTRUSTED]
     context = Context(lease.job, resources, lease.cancellation, partial(progress.note, lease))
-    transactions = context.transactions = HandlerTransactions(sources, lease)
+    context.begin_transaction = partial(begin, sources, lease)
     try:
         await lease.entrypoint.executor.execute(lease.job, context)
     except BaseException as error:  # SystemExit and the like must not end the worker
@@ -64,7 +64,7 @@ async def run(
             await context.uncommitted.discard()
         return context.settled or _outcome(lease, error)
     finally:
-        transactions.over = True
+        context.ended = True
         lease.seconds_run = monotonic() - began
     if context.settled is not None:
         lease.verdict = True if lease.committed else None

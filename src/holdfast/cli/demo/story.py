@@ -159,7 +159,7 @@ async def _settle(stage: Stage) -> bool:
             if size.status in ACTIVE and size.entrypoint != LATER
         )
         if not left:
-            stage.view.say("All is settled. The workers hand in their last reports and leave.")
+            stage.view.say("All is settled. The workers send their last reports and leave.")
             return True
         await asyncio.sleep(0.1)
     stage.view.say(f"Not everything was settled within {_SETTLE_SECONDS:g} s.")
