@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _INTERVAL_SECONDS = 60.0
 _COUNTED = "%s (and %d more like it within %.0f s)"
@@ -53,13 +53,26 @@ class RepeatedLog:
         self._lock = threading.Lock()
         self._lines: dict[str, _Line] = {}
 
-    def warning(self, message: str, *args: object, exc_info: bool = False) -> bool:
-        return self.log(logging.WARNING, message, *args, exc_info=exc_info)
+    def warning(
+        self,
+        message: str,
+        *args: object,
+        exc_info: bool = False,
+        extra: Mapping[str, object] | None = None,
+    ) -> bool:
+        return self.log(logging.WARNING, message, *args, exc_info=exc_info, extra=extra)
 
     def error(self, message: str, *args: object, exc_info: bool = False) -> bool:
         return self.log(logging.ERROR, message, *args, exc_info=exc_info)
 
-    def log(self, level: int, message: str, *args: object, exc_info: bool = False) -> bool:
+    def log(
+        self,
+        level: int,
+        message: str,
+        *args: object,
+        exc_info: bool = False,
+        extra: Mapping[str, object] | None = None,
+    ) -> bool:
         """Write the line or count it. Return True if it was written."""
         with self._lock:
             last, now = self._lines.get(message), self._clock()
@@ -72,9 +85,11 @@ class RepeatedLog:
             self._lines[message] = _Line(text, level, now)
         if last is not None and last.left_out:
             elapsed = now - last.written_at
-            self._logger.log(level, _COUNTED, text, last.left_out, elapsed, exc_info=exc_info)
+            self._logger.log(
+                level, _COUNTED, text, last.left_out, elapsed, exc_info=exc_info, extra=extra
+            )
         else:
-            self._logger.log(level, "%s", text, exc_info=exc_info)
+            self._logger.log(level, "%s", text, exc_info=exc_info, extra=extra)
         return True
 
     def _write_count_in(self, seconds: float, message: str) -> None:

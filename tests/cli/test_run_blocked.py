@@ -103,6 +103,8 @@ def test_the_process_ends_and_the_jobs_beside_it_are_released(bench: Bench, loop
     assert f"the handler of 'block' (job {blocking}) has blocked the event loop" in worker.log
     assert "longer than max_loop_block (0:00:03)" in worker.log
     assert "in block: time.sleep(3600) < " in worker.log
+    assert worker.log.count("blocked the event loop for more than 2 s at ") == 1
+    assert worker.log.count("blocked for") == 0, "one watchdog warns"
     found = rows(bench, beside)
     assert [(job.status, job.recoveries) for job in found] == [(Status.QUEUED, 0)] * 5
     [job] = rows(bench, [blocking])
@@ -155,9 +157,9 @@ def test_a_process_whose_interpreter_is_held_ends_as_well(bench: Bench) -> None:
 
 def test_a_process_on_one_connection_ends_as_well(bench: Bench) -> None:
     (bench.directory / "lent.py").write_text(LENT)
-    bench.enqueue("block")
+    [job_id] = bench.enqueue("block")
 
     code, log = bench.run("lent:main", *SHORT_BLOCK)
 
     assert code == EXIT_BLOCKED
-    assert "the event loop has been blocked for longer than 0:00:03" in log
+    assert f"(job {job_id}) has blocked the event loop for longer than max_loop_block" in log

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -14,7 +13,7 @@ from holdfast.app import Holdfast
 from holdfast.clock import monotonic
 from holdfast.errors import DatabaseError, HoldfastError
 from holdfast.models import ClaimRule
-from holdfast.service.loop_watchdog import Pulse
+from holdfast.service.stop import end_blocked
 from holdfast.settings import WorkerSettings
 from holdfast.telemetry.gauges import look, pause
 from holdfast.telemetry.prometheus import WORKERS, Metrics, Sample
@@ -27,6 +26,7 @@ T = TypeVar("T")
 
 _LIVE_SECONDS = 30.0
 _READY_SECONDS = 2.0
+_START_SECONDS = 0.25
 # A count of the whole table, so not at every scrape.
 _LOOK_SECONDS = 10.0
 _BATCH = 1000
@@ -48,17 +48,35 @@ class WorkerProbe:
         self._home = asyncio.get_running_loop()
         self._shared = self.sources.fork("gauges")
         self.max_loop_block = settings.max_loop_block
-        # Where there is only one connection no other thread watches the event loop.
-        longest = None if self.sources.dedicated else settings.max_loop_block
-        self.pulse = Pulse(self._home, threading.current_thread(), longest)
+
+    async def watch(self) -> None:
+        """Watch the worker's event loop where only one connection is: no thread renews leases."""
+        if self.sources.dedicated:
+            return
+        while (watchdog := self.manager.watchdog) is None:  # noqa: ASYNC110 - the other loop sets it
+            await asyncio.sleep(_START_SECONDS)
+        # The loop is closed when the worker has ended.
+        with suppress(RuntimeError):
+            end_blocked(str(await watchdog.run()))
+
+    @property
+    def _lag(self) -> float:
+        """Seconds for which the event loop has not answered."""
+        watchdog = self.manager.watchdog
+        return 0.0 if watchdog is None else watchdog.lag
+
+    @property
+    def _blocked(self) -> bool:
+        watchdog = self.manager.watchdog
+        return watchdog is not None and watchdog.blocked
 
     async def live(self) -> str | None:
         """A worker lives while it claims, or while it has no room for more and its loop runs."""
         if self.manager.blocked is not None:
             return self.manager.blocked
         limit = max(_LIVE_SECONDS, 3 * self._settings.dequeue_timeout.total_seconds())
-        if self.pulse.lag > limit:
-            return f"the event loop has been blocked for {self.pulse.lag:.0f} s"
+        if self._lag > limit:
+            return f"the event loop has been blocked for {self._lag:.0f} s"
         silent = self.manager.seconds_since_claim
         full = self.manager.running >= self._settings.concurrency
         if self.manager.state != "running" or full or silent <= limit:
@@ -68,8 +86,8 @@ class WorkerProbe:
     async def ready(self) -> str | None:
         if self.manager.state != "running":
             return f"the worker is {self.manager.state}"
-        if self.pulse.blocked:
-            return f"the event loop has been blocked for {self.pulse.lag:.0f} s"
+        if self._blocked:
+            return f"the event loop has been blocked for {self._lag:.0f} s"
         try:
             async with asyncio.timeout(_READY_SECONDS):
                 await self._ask(lambda sources: sources.store.jobs.now())
@@ -120,7 +138,7 @@ class WorkerProbe:
 
     async def _ask(self, ask: Callable[[Sources], Coroutine[Any, Any, T]]) -> T:
         """Ask in the worker's event loop, or on another connection while the loop is blocked."""
-        if self.sources.dedicated and self.pulse.blocked:
+        if self.sources.dedicated and self._blocked:
             return await self._ask_apart(ask)
         waiting = asyncio.run_coroutine_threadsafe(ask(self._shared), self._home)
         return await asyncio.wrap_future(waiting)

@@ -13,10 +13,9 @@ from typing import Any
 from holdfast.errors import DatabaseError
 from holdfast.service import health
 from holdfast.service.link import Link, Message, pack
-from holdfast.service.loop_watchdog import end_when_frozen
 from holdfast.service.probe import WorkerProbe
 from holdfast.service.quarantine import Companion
-from holdfast.service.stop import GRACEFUL, Stop
+from holdfast.service.stop import GRACEFUL, Stop, end_when_frozen
 from holdfast.telemetry.prometheus import Sample, merge
 from holdfast.worker.quarantine import Suspects
 
@@ -110,7 +109,7 @@ class Side:
 
     async def _attach(self, worker: WorkerProbe) -> None:
         self._worker = worker
-        self._begin(worker.pulse.watch())
+        self._begin(worker.watch())
         self._begin(end_when_frozen(worker.max_loop_block))
         caps = {each.name: each.max_recoveries for each in worker.manager.entrypoints}
         if self._link is not None and caps:

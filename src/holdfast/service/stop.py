@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import math
 import os
@@ -13,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from types import FrameType
 
 from holdfast.clock import monotonic
@@ -36,6 +38,10 @@ FAST_STOP_SECONDS = 2.0
 """Seconds for all that once a stop is fast."""
 
 _LOG_SECONDS = 0.1
+_ARM_SECONDS = 1.0
+_LONGEST_ALARM_SECONDS = 1e9
+"""A timer of the interpreter takes no more than this."""
+
 # Asked levels travel beside signal numbers, all of which are smaller.
 _LEVELS = 200
 
@@ -144,6 +150,24 @@ class Stop:
             "the worker has not stopped in time and is ended; jobs it still holds start again "
             "elsewhere when their leases have run out",
         )
+
+
+async def end_when_frozen(longest: timedelta) -> None:
+    """Until cancelled. End the process once no thread of Python has run for longer than that.
+
+    A regular expression or native code may hold the interpreter's lock for ever. Then the leases
+    expire, but no thread of this process can notice. The alarm is a timer outside of the
+    interpreter: it prints where each thread is, and the exit code is 1.
+    """
+    seconds = min(longest.total_seconds(), _LONGEST_ALARM_SECONDS) + _ARM_SECONDS
+    # A daemon may have been started without it.
+    output = sys.__stderr__ or os.open(os.devnull, os.O_WRONLY)
+    try:
+        while True:
+            faulthandler.dump_traceback_later(seconds, exit=True, file=output)
+            await asyncio.sleep(_ARM_SECONDS)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def end_blocked(reason: str) -> None:

@@ -22,6 +22,8 @@ logger = logging.getLogger("holdfast.worker")
 
 _CHECK_SECONDS = 0.5
 _WARN_SECONDS = 2.0
+"""A healthy event loop is never blocked for this long."""
+
 _LOG_SECONDS = 1.0
 """The blocked thread may hold the lock of the log. The critical line waits no longer for it."""
 _STACK_FRAMES = 10
@@ -42,7 +44,10 @@ class Blocked:
 
 
 class LoopWatchdog:
-    """Measures the lag of the worker's event loop from the renewing thread."""
+    """Measures the lag of the worker's event loop from another one.
+
+    The renewing thread runs it; where there is none, the process around the worker does.
+    """
 
     def __init__(self, lease_set: LeaseSet, longest: timedelta) -> None:
         self._lease_set = lease_set
@@ -51,9 +56,21 @@ class LoopWatchdog:
         self._home_thread = threading.get_ident()
         self._asked: float | None = None
         self._checked = 0.0
-        self._lag = 0.0
+        self._blocked_seconds = 0.0
+        """The lag, without the time for which the whole process was stopped."""
         self._warned = False
         self._log = RepeatedLog(logger)
+
+    @property
+    def lag(self) -> float:
+        """Seconds for which the event loop has not answered. May be read in any thread."""
+        asked = self._asked
+        return 0.0 if asked is None else monotonic() - asked
+
+    @property
+    def blocked(self) -> bool:
+        """The event loop is blocked for longer than a healthy one ever is."""
+        return self.lag > _WARN_SECONDS
 
     async def run(self) -> Blocked:
         """Watch from another thread's event loop, until the watched one is blocked for too long."""
@@ -72,31 +89,28 @@ class LoopWatchdog:
         now, before = monotonic(), self._checked
         self._checked = now
         if self._asked is None:
-            self._asked, self._lag = now, 0.0
+            self._asked, self._blocked_seconds = now, 0.0
             self._home.call_soon_threadsafe(self._answer)
             return
         self._lease_set.loop_blocked = True
         # A process that was stopped as a whole has not blocked its event loop.
-        self._lag += min(now - before, 2 * _CHECK_SECONDS)
-        if not self._warned and now - self._asked > _WARN_SECONDS:
+        self._blocked_seconds += min(now - before, 2 * _CHECK_SECONDS)
+        if not self._warned and self.blocked:
             self._warned = True
-            self._log.warning(
-                "%s has blocked the event loop for more than %g s: no other job, timeout or signal "
-                'is handled; let it await, or make it a plain def with executor="thread"',
-                _name(self._culprit()),
-                _WARN_SECONDS,
-            )
+            self._warn()
 
     def _judge(self) -> Blocked | None:
         """Whether the loop has been blocked for longer than its settings or its job allow."""
-        if self._asked is None or self._lag < min(_WARN_SECONDS, self._longest.total_seconds()):
+        if self._asked is None or self._blocked_seconds < min(
+            _WARN_SECONDS, self._longest.total_seconds()
+        ):
             return None
         lease = self._culprit()
         limit, words = self._longest, f"max_loop_block ({self._longest})"
         timeout = lease.entrypoint.timeout if lease is not None else None
         if timeout is not None and timeout < limit:
             limit, words = timeout, f"the timeout of its entrypoint ({timeout})"
-        if self._lag <= limit.total_seconds():
+        if self._blocked_seconds <= limit.total_seconds():
             return None
         blocked = Blocked(lease, words, self._stack())
         # A blocked thread that holds the lock of the log must not block this one.
@@ -104,6 +118,20 @@ class LoopWatchdog:
         logging_thread.start()
         logging_thread.join(_LOG_SECONDS)
         return blocked
+
+    def _warn(self) -> None:
+        lease, calls = self._culprit(), self._calls()
+        extra: dict[str, object] = {"seconds": round(self.lag, 3)}
+        if lease is not None:
+            extra |= {"entrypoint": lease.entrypoint.name, "job_id": lease.job.id}
+        self._log.warning(
+            "%s has blocked the event loop for more than %g s at %s: no other job, timeout or "
+            'signal is handled; let it await, or make it a plain def with executor="thread"',
+            _name(lease),
+            _WARN_SECONDS,
+            f"{calls[-1].filename}:{calls[-1].lineno}" if calls else "an unknown line",
+            extra=extra,
+        )
 
     def _culprit(self) -> Lease | None:
         task = asyncio.current_task(self._home)
@@ -113,10 +141,14 @@ class LoopWatchdog:
 
     def _stack(self) -> str:
         """The innermost calls of the blocked thread, in one line as logs like it."""
-        frame = sys._current_frames().get(self._home_thread)
-        found = traceback.extract_stack(frame)[-_STACK_FRAMES:] if frame is not None else []
-        calls = [f"{each.filename}:{each.lineno} in {each.name}: {each.line}" for each in found]
+        calls = [
+            f"{each.filename}:{each.lineno} in {each.name}: {each.line}" for each in self._calls()
+        ]
         return " < ".join(reversed(calls))
+
+    def _calls(self) -> list[traceback.FrameSummary]:
+        frame = sys._current_frames().get(self._home_thread)
+        return traceback.extract_stack(frame)[-_STACK_FRAMES:] if frame is not None else []
 
     def _answer(self) -> None:
         if self._lease_set.loop_blocked and self._asked is not None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from holdfast.ports import Store
     from holdfast.task import Entrypoint, Registry
+    from holdfast.worker.loop_watchdog import LoopWatchdog
     from holdfast.worker.quarantine import Suspects
 
 
@@ -119,6 +120,11 @@ class QueueManager:
         """Why leases are no longer renewed, while the event loop is blocked for too long."""
         found = None if self._worker is None else self._worker.lease_set.given_up
         return None if found is None else str(found)
+
+    @property
+    def watchdog(self) -> LoopWatchdog | None:
+        """Watches the event loop of the present run, or of the last one. None before the first."""
+        return None if self._worker is None else self._worker.watchdog
 
     @property
     def seconds_since_claim(self) -> float:

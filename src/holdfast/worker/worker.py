@@ -167,6 +167,7 @@ class Worker:
 
     def _make_renewing(self, registry: Registry) -> None:
         """Make the parts that keep leases, and end those that nothing else ends."""
+        self.watchdog = LoopWatchdog(self.lease_set, self._options.settings.max_loop_block)
         self._rescue = Rescue(
             self.lease_set,
             self.settler,
@@ -283,9 +284,8 @@ class Worker:
 
     async def _renew(self) -> None:
         if self._sources.dedicated:
-            watchdog = LoopWatchdog(self.lease_set, self._options.settings.max_loop_block)
             thread = RenewingThread(
-                self._renewer, self._sources, watchdog, self.steps, self._rescue
+                self._renewer, self._sources, self.watchdog, self.steps, self._rescue
             )
             await thread.run()
         else:
