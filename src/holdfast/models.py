@@ -290,7 +290,7 @@ class Duty:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookout:
+class DueJobs:
     """Jobs that are due although workers sleep."""
 
     overdue: Sequence[str] = ()

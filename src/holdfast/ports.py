@@ -16,13 +16,13 @@ if TYPE_CHECKING:
         Act,
         Change,
         ClaimRule,
+        DueJobs,
         Duty,
         HeldFilter,
         Job,
         JobId,
         LeaseKey,
         LogEntry,
-        Lookout,
         Moved,
         NewJob,
         OnConflict,
@@ -528,7 +528,7 @@ class Upkeep(Protocol):
         """Give a duty up."""
         ...
 
-    async def look(self, grace: timedelta) -> Lookout:
+    async def look(self, grace: timedelta) -> DueJobs:
         """Look for jobs that are due for longer than `grace` while workers serve them."""
         ...
 

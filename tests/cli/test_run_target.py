@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast import InvalidInput, JobId
-from holdfast.cli.target import Target, opened
+from holdfast.cli.target import AppReference, opened
 from tests.cli.running import JOBS, Bench, installed
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ async def test_what_is_wrong_with_a_target_is_named(
     name, *arguments = target.split()
 
     with pytest.raises(InvalidInput, match=re.escape(words)):
-        async with opened(Target.parse(name, arguments)):
+        async with opened(AppReference.parse(name, arguments)):
             pass
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from holdfast.errors import HandlerExit, InvalidInput, RetryRequested
 from holdfast.executors import ProcessExecutor, RemoteError
-from holdfast.executors.child import Child
+from holdfast.executors.child import HandlerProcess
 from holdfast.executors.process import Run
 from holdfast.retry import describe
 from tests.unit.running import DEADLINE, fail, make_job, parameters, run, succeed, until
@@ -247,7 +247,7 @@ async def test_a_cancelled_child_frees_its_place_for_the_next_job(tmp_path: Path
 
 
 async def test_a_job_cancelled_while_its_child_is_born_ends_with_it() -> None:
-    turn, child = Run(), Child()
+    turn, child = Run(), HandlerProcess()
     try:
         turn.stop()
         assert child.alive
@@ -258,7 +258,7 @@ async def test_a_job_cancelled_while_its_child_is_born_ends_with_it() -> None:
 
 
 async def test_a_cancellation_after_the_job_was_done_spares_the_child() -> None:
-    turn, child = Run(), Child()
+    turn, child = Run(), HandlerProcess()
     try:
         turn.begin(child)
         assert turn.end()

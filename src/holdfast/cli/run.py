@@ -14,11 +14,11 @@ from holdfast.cli import logs
 from holdfast.cli.command import App, example
 from holdfast.cli.connect import Options, options_of
 from holdfast.cli.logs import LogFormat, LogLevel
-from holdfast.cli.target import Target
+from holdfast.cli.target import AppReference
 from holdfast.cli.values import parse_duration
 from holdfast.cli.work import Plan, work
 from holdfast.service import health
-from holdfast.service.link import Role, inherited
+from holdfast.service.link import ProcessRole, inherited
 from holdfast.service.reload import Reloader, require_watchfiles
 from holdfast.service.supervisor import Supervisor
 from holdfast.settings import WorkerSettings
@@ -180,7 +180,7 @@ def run(
     HOLDFAST_DSN, HOLDFAST_PREFIX and HOLDFAST_SCHEMA. One that works elsewhere is refused.
     """
     plan = Plan(
-        target=Target.parse(target, arguments or ()),
+        target=AppReference.parse(target, arguments or ()),
         settings=WorkerSettings(
             batch_size=batch_size,
             concurrency=concurrency,
@@ -206,7 +206,7 @@ def run(
     if reload and role is None:
         require_watchfiles()
         raise typer.Exit(asyncio.run(_reload(patience)))
-    below = role in (Role.worker, Role.quarantine)
+    below = role in (ProcessRole.worker, ProcessRole.quarantine)
     served = health_port is not None and not below
     bound = health.bind(health_host, health_port or 0) if served else None
     if processes > 1 and not below:

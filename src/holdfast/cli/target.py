@@ -24,7 +24,7 @@ _ACCEPTED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class AppReference:
     """The target as the command line names it."""
 
     module: str
@@ -33,7 +33,7 @@ class Target:
     """The arguments of the factory: all that follows `--`."""
 
     @classmethod
-    def parse(cls, text: str, arguments: Sequence[str] = ()) -> Target:
+    def parse(cls, text: str, arguments: Sequence[str] = ()) -> AppReference:
         module, mark, attribute = text.partition(":")
         words = [*module.split("."), *attribute.split(".")]
         if not mark or not all(word.isidentifier() for word in words):
@@ -47,7 +47,7 @@ class Target:
 
 
 @asynccontextmanager
-async def opened(target: Target) -> AsyncIterator[Holdfast]:
+async def opened(target: AppReference) -> AsyncIterator[Holdfast]:
     """Load the target and keep its queue open."""
     found = load(target)
     async with AsyncExitStack() as stack:
@@ -67,7 +67,7 @@ async def opened(target: Target) -> AsyncIterator[Holdfast]:
         yield inner
 
 
-def load(target: Target) -> object:
+def load(target: AppReference) -> object:
     """The object that the target names."""
     found: object = _import(target.module)
     for name in target.attribute.split("."):
@@ -111,7 +111,7 @@ def _broken_import(name: str, error: BaseException) -> InvalidInput:
     )
 
 
-def _missing(target: Target, owner: object, name: str) -> str:
+def _missing(target: AppReference, owner: object, name: str) -> str:
     public = [each for each in dir(owner) if not each.startswith("_")]
     where = f"module {target.module!r}" if isinstance(owner, ModuleType) else f"target {target}"
     queues = [each for each in public if isinstance(getattr(owner, each, None), Holdfast)]
@@ -120,7 +120,7 @@ def _missing(target: Target, owner: object, name: str) -> str:
     return f"{where} has no attribute {name!r}; {advice}"
 
 
-async def _make(found: object, target: Target) -> Any:
+async def _make(found: object, target: AppReference) -> Any:
     """The Holdfast or context manager that a factory returns; anything else as it is."""
     if isinstance(found, Holdfast) or hasattr(type(found), "__aenter__"):
         if target.arguments:
@@ -140,7 +140,7 @@ async def _call(factory: Any, arguments: Sequence[str]) -> object:
     return await made if inspect.isawaitable(made) else made
 
 
-async def _raised_by(target: Target, step: Any) -> Any:
+async def _raised_by(target: AppReference, step: Any) -> Any:
     """Await a step of the target's own code, whose exceptions are not ours."""
     try:
         return await step
@@ -152,7 +152,7 @@ async def _raised_by(target: Target, step: Any) -> Any:
         ) from error
 
 
-def _check_arguments(factory: Any, target: Target) -> None:
+def _check_arguments(factory: Any, target: AppReference) -> None:
     try:
         signature = inspect.signature(factory)
     except (TypeError, ValueError):
@@ -166,7 +166,7 @@ def _check_arguments(factory: Any, target: Target) -> None:
         ) from None
 
 
-def _wrong(target: Target, found: object, named: object) -> str:
+def _wrong(target: AppReference, found: object, named: object) -> str:
     if inspect.isasyncgenfunction(found):
         return f"target {target} is an async generator; decorate it with @asynccontextmanager"
     verb = "is" if found is named else "returned"

@@ -11,7 +11,7 @@ import typer
 from holdfast.app import Holdfast
 from holdfast.cli.command import App, example
 from holdfast.cli.output import clean, line, print_json
-from holdfast.cli.target import Target, load, opened
+from holdfast.cli.target import AppReference, load, opened
 from holdfast.client.tasks import Task
 
 AppOption = Annotated[
@@ -45,12 +45,12 @@ def tasks(
 
 def tasks_of(app: str) -> Mapping[str, Task[..., Any]]:
     """The tasks of an application, by name and alias. A queue object is not connected for it."""
-    target = Target.parse(app)
+    target = AppReference.parse(app)
     found = load(target)
     return found.tasks if isinstance(found, Holdfast) else asyncio.run(_made(target))
 
 
-async def _made(target: Target) -> Mapping[str, Task[..., Any]]:
+async def _made(target: AppReference) -> Mapping[str, Task[..., Any]]:
     async with opened(target) as holdfast:
         return holdfast.tasks
 

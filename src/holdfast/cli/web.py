@@ -17,7 +17,7 @@ from holdfast.app import Holdfast
 from holdfast.cli.command import App, example, say
 from holdfast.cli.connect import Options, open_holdfast, options_of, run_async
 from holdfast.cli.output import line
-from holdfast.cli.target import Target, opened
+from holdfast.cli.target import AppReference, opened
 from holdfast.errors import InvalidInput, MissingDependency
 
 PORT = 8642
@@ -141,7 +141,7 @@ async def _queue(options: Options, target: str | None) -> AsyncIterator[Holdfast
         async with open_holdfast(options) as hf:
             yield hf
         return
-    async with opened(Target.parse(target)) as hf:
+    async with opened(AppReference.parse(target)) as hf:
         await hf.verify()
         yield hf
 

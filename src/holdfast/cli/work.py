@@ -17,11 +17,11 @@ from typing import Any
 from holdfast.app import Holdfast
 from holdfast.cli.connect import Options
 from holdfast.cli.logs import JobLog
-from holdfast.cli.target import Target, opened
+from holdfast.cli.target import AppReference, opened
 from holdfast.errors import HoldfastError, InvalidInput, MissingDependency
 from holdfast.events import Telemetry
 from holdfast.repeated import RepeatedLog
-from holdfast.service.link import Role
+from holdfast.service.link import ProcessRole
 from holdfast.service.probe import WorkerProbe
 from holdfast.service.side_loop import Side
 from holdfast.service.stop import FAST, Stop, end_blocked
@@ -41,7 +41,7 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 class Plan:
     """The options of a worker process."""
 
-    target: Target
+    target: AppReference
     settings: WorkerSettings
     mode: QueueExecutionMode
     counted: bool
@@ -62,12 +62,12 @@ def work(
     *,
     bound: socket.socket | None,
     parent: socket.socket | None,
-    role: Role | None,
+    role: ProcessRole | None,
 ) -> None:
     """Until a signal, the parent's death or, in drain mode, the end of the work."""
     stop = Stop(plan.settings.drain_timeout.total_seconds())
     stop.watch()
-    side = Side(bound=bound, parent=parent, supervised=role is Role.worker, stop=stop)
+    side = Side(bound=bound, parent=parent, supervised=role is ProcessRole.worker, stop=stop)
     side.start()
     try:
         with (
@@ -143,7 +143,7 @@ def _telemetry(wanted: bool) -> AbstractContextManager[Telemetry | None]:
 
 
 async def _work(
-    plan: Plan, role: Role | None, stop: Stop, side: Side, telemetry: Telemetry | None
+    plan: Plan, role: ProcessRole | None, stop: Stop, side: Side, telemetry: Telemetry | None
 ) -> None:
     stop.reclaim()
     on_stop = _OnStop(plan.settings.drain_timeout)
@@ -167,7 +167,9 @@ async def _work(
         try:
             await side.attach(probe)
             place = holdfast.place or "its own connection"
-            what = f"the suspects of {plan.target}" if role is Role.quarantine else plan.target
+            what = (
+                f"the suspects of {plan.target}" if role is ProcessRole.quarantine else plan.target
+            )
             logger.info("worker %s runs %s on %s", probe.manager.id, what, place)
             served = holdfast.served
             logger.info(
@@ -184,9 +186,9 @@ async def _work(
     logger.info("stopped")
 
 
-def _treatment(plan: Plan, role: Role | None, holdfast: Holdfast) -> Suspects:
+def _treatment(plan: Plan, role: ProcessRole | None, holdfast: Holdfast) -> Suspects:
     """A drain ends with its suspects, and jobs in memory cannot be seen by another process."""
-    if role is Role.quarantine:
+    if role is ProcessRole.quarantine:
         return Suspects.only
     if plan.mode is QueueExecutionMode.drain or isinstance(holdfast.store, MemoryStore):
         return Suspects.run

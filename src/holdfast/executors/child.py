@@ -37,7 +37,7 @@ class Reply(NamedTuple):
     retry_reason: str | None = None
 
 
-class Child:
+class HandlerProcess:
     """The parent's handle of a process that runs one job after another."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Child:
         return pid is not None
 
 
-_children: WeakSet[Child] = WeakSet()
+_children: WeakSet[HandlerProcess] = WeakSet()
 
 
 def _kill_children() -> None:

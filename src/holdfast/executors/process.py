@@ -12,7 +12,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING
 
 from holdfast.errors import HandlerExit, InvalidInput, RetryRequested
-from holdfast.executors.child import REAP_SECONDS, Child, Reply
+from holdfast.executors.child import REAP_SECONDS, HandlerProcess, Reply
 from holdfast.executors.coroutine import AbstractEntrypointExecutor
 from holdfast.executors.thread import IDLE_SECONDS, DaemonThreads, capacity_of
 from holdfast.models import NOT_STARTED
@@ -28,10 +28,10 @@ class Run:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._child: Child | None = None
+        self._child: HandlerProcess | None = None
         self._stopped = False
 
-    def begin(self, child: Child) -> None:
+    def begin(self, child: HandlerProcess) -> None:
         with self._lock:
             self._child = child
             if self._stopped:
@@ -135,22 +135,22 @@ class ProcessExecutor(AbstractEntrypointExecutor):
                 f"define the handler at the top level of a module"
             ) from error
 
-    def _child(self) -> Child:
-        child: Child | None = getattr(self._own, "child", None)
+    def _child(self) -> HandlerProcess:
+        child: HandlerProcess | None = getattr(self._own, "child", None)
         if child is not None and not child.alive:
             self._discard()
             child = None
         if child is None:
-            child = self._own.child = Child()
+            child = self._own.child = HandlerProcess()
         return child
 
     def _discard(self) -> None:
-        child: Child | None = getattr(self._own, "child", None)
+        child: HandlerProcess | None = getattr(self._own, "child", None)
         if child is not None:
             self._own.child = None
             child.reap()
 
-    def _death(self, child: Child, job: Job) -> HandlerExit:
+    def _death(self, child: HandlerProcess, job: Job) -> HandlerExit:
         self._own.child = None
         code = child.bury()
         return HandlerExit(

@@ -67,7 +67,7 @@ _FIELDS = (
 )
 
 
-class Slots(NamedTuple):
+class TickTimes(NamedTuple):
     """The slots of a stretch of time, and whether the limit left some out."""
 
     times: list[datetime]
@@ -102,7 +102,7 @@ class Cron:
             )
         return slot
 
-    def between(self, start: datetime, end: datetime, limit: int) -> Slots:
+    def between(self, start: datetime, end: datetime, limit: int) -> TickTimes:
         """The first `limit` slots after `start` and up to `end`, which is included."""
         _require_aware(end)
         if limit < 1:
@@ -112,11 +112,11 @@ class Cron:
             if slot > end:
                 break
             if len(times) == limit:
-                return Slots(times, more=True)
+                return TickTimes(times, more=True)
             times.append(slot)
-        return Slots(times, more=False)
+        return TickTimes(times, more=False)
 
-    def latest(self, start: datetime, end: datetime, limit: int) -> Slots:
+    def latest(self, start: datetime, end: datetime, limit: int) -> TickTimes:
         """The last `limit` slots after `start` and up to `end`, without a walk over all of them."""
         window = _FIRST_WINDOW
         while True:
@@ -124,9 +124,9 @@ class Cron:
             found = deque(takewhile(lambda slot: slot <= end, self._slots(since)), limit + 1)
             if len(found) > limit:
                 found.popleft()
-                return Slots(list(found), more=True)
+                return TickTimes(list(found), more=True)
             if since == start:
-                return Slots(list(found), more=False)
+                return TickTimes(list(found), more=False)
             window *= 4
 
     def _slots(self, instant: datetime) -> Iterator[datetime]:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from holdfast.errors import ScheduleError
-from holdfast.scheduler.cron import Cron, Slots
+from holdfast.scheduler.cron import Cron, TickTimes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -83,18 +83,18 @@ def due_slots(cron: Cron, first: datetime, now: datetime, misfire: str) -> DueSl
     return DueSlots([*missed, *in_time], cron.after(now), dropped)
 
 
-def _missed(cron: Cron, first: datetime, late: datetime, misfire: str) -> Slots:
+def _missed(cron: Cron, first: datetime, late: datetime, misfire: str) -> TickTimes:
     """The ticks from `first` to before `late` that are made up for, and whether more are dropped.
 
     `first` counts whatever the expression says, since a person may have written it to the row.
     """
     if misfire == "skip":
-        return Slots([], more=False)
+        return TickTimes([], more=False)
     most = MOST_MISSED if misfire == "all" else 1
     latest, more = cron.latest(first, late - _INSTANT, most)
     if len(latest) < most:
-        return Slots([first, *latest], more=False)
-    return Slots(latest, more=misfire == "all" and (more or len(latest) == most))
+        return TickTimes([first, *latest], more=False)
+    return TickTimes(latest, more=misfire == "all" and (more or len(latest) == most))
 
 
 async def tick(store: Store, names: Sequence[str], *, bites: int = _MOST_BITES) -> list[JobId]:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.clock import monotonic
-from holdfast.service.link import Link, Message, Role, environment, unpack
+from holdfast.service.link import Link, Message, ProcessRole, environment, unpack
 from holdfast.telemetry.prometheus import Sample
 
 _PATIENCE = 3.0
@@ -38,7 +38,7 @@ class Child:
         self._began = monotonic()
 
     @classmethod
-    async def start(cls, role: Role) -> Child:
+    async def start(cls, role: ProcessRole) -> Child:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -112,7 +112,7 @@ class Child:
 class Worker:
     """A worker in a child process, and its reports."""
 
-    def __init__(self, child: Child, role: Role) -> None:
+    def __init__(self, child: Child, role: ProcessRole) -> None:
         self.child = child
         self.role = role
         self.id: str | None = None
@@ -121,7 +121,7 @@ class Worker:
         self.samples: list[Sample] = []
 
     @classmethod
-    async def start(cls, role: Role) -> Worker:
+    async def start(cls, role: ProcessRole) -> Worker:
         return cls(await Child.start(role), role)
 
     async def messages(self) -> AsyncIterator[Message]:

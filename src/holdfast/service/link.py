@@ -19,7 +19,7 @@ _LONGEST_LINE = 2**25
 Message = dict[str, Any]
 
 
-class Role(StrEnum):
+class ProcessRole(StrEnum):
     """The purpose of a child process."""
 
     worker = "worker"
@@ -30,12 +30,12 @@ class Role(StrEnum):
     """Everything, under a parent that starts it again when a file changes."""
 
 
-def environment(role: Role, theirs: socket.socket) -> dict[str, str]:
+def environment(role: ProcessRole, theirs: socket.socket) -> dict[str, str]:
     """For a child that inherits its end of a socket pair."""
     return {**os.environ, _VARIABLE: f"{role}:{theirs.fileno()}"}
 
 
-def inherited() -> tuple[Role, socket.socket] | None:
+def inherited() -> tuple[ProcessRole, socket.socket] | None:
     """Return this process's parent if it is a child of ours. Only the first call answers, so that a
     grandchild does not take it for its own."""
     role, _, number = os.environ.pop(_VARIABLE, "").partition(":")
@@ -43,7 +43,7 @@ def inherited() -> tuple[Role, socket.socket] | None:
         return None
     ours = socket.socket(fileno=int(number))
     ours.set_inheritable(False)
-    return Role(role), ours
+    return ProcessRole(role), ours
 
 
 class Link:

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from holdfast.errors import DatabaseError
 from holdfast.service.child import Restarts, Worker, in_words
-from holdfast.service.link import Role, unpack
+from holdfast.service.link import ProcessRole, unpack
 from holdfast.service.probe import WorkerProbe
 from holdfast.service.stop import FAST, FAST_STOP_SECONDS
 from holdfast.telemetry.prometheus import Sample, cumulative, merge
@@ -74,7 +74,7 @@ class Keeper:
     async def _run_one(self) -> tuple[int, float, str]:
         """Run one process. Return its exit code, its age in seconds and its end in words."""
         try:
-            worker = await Worker.start(Role.quarantine)
+            worker = await Worker.start(ProcessRole.quarantine)
         except OSError as error:
             await self._judge(started=False)
             return 1, 0.0, f"a quarantine process could not be started ({error})"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.errors import MissingDependency
 from holdfast.service.child import Child, in_words
-from holdfast.service.link import Role
+from holdfast.service.link import ProcessRole
 from holdfast.service.stop import FAST, GRACE_SECONDS, GRACEFUL, signals
 
 logger = logging.getLogger("holdfast.run")
@@ -36,7 +36,7 @@ class Reloader:
         for number in signals():
             loop.add_signal_handler(number, self._signalled)
         while True:
-            child = await Child.start(Role.reloaded)
+            child = await Child.start(ProcessRole.reloaded)
             ended = asyncio.create_task(_ended(child))
             change = asyncio.create_task(_next(changes))
             await asyncio.wait((ended, change), return_when=asyncio.FIRST_COMPLETED)

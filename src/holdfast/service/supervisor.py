@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.clock import monotonic
 from holdfast.service import health
 from holdfast.service.child import Restarts, Worker, in_words
-from holdfast.service.link import Link, Role, unpack
+from holdfast.service.link import Link, ProcessRole, unpack
 from holdfast.service.quarantine import Keeper
 from holdfast.service.stop import FAST, FAST_STOP_SECONDS, GRACE_SECONDS, GRACEFUL, signals
 from holdfast.telemetry.prometheus import Sample, cumulative, merge
@@ -87,7 +87,7 @@ class Supervisor:
     async def _run_one(self) -> tuple[int, str]:
         """Run a worker to its end. Return its exit code and the end in words."""
         try:
-            worker = await Worker.start(Role.worker)
+            worker = await Worker.start(ProcessRole.worker)
         except OSError as error:
             # The machine has no room for a process now; it may have some later.
             return 1, f"a worker process could not be started ({error})"
@@ -128,7 +128,7 @@ class Supervisor:
 
     @property
     def _ordinary(self) -> list[Worker]:
-        return [worker for worker in self._workers if worker.role is Role.worker]
+        return [worker for worker in self._workers if worker.role is ProcessRole.worker]
 
     async def _free(self, dead: str, *, by: Worker) -> None:
         if by.id is not None:

@@ -46,7 +46,7 @@ _MOST = 10_000
 _LEASE = timedelta(seconds=30)
 _FIELDS = frozenset(Job._fields)
 
-Target = Task[..., Any] | str
+TaskOrName = Task[..., Any] | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class QueueUnderTest(Holdfast):
             await application.sources().recover(application._registry.rules(_LEASE))
             await application.run(mode="drain", signals=False)
 
-    async def perform(self, target: Target, /, *args: Any, **kwargs: Any) -> Performed:
+    async def perform(self, target: TaskOrName, /, *args: Any, **kwargs: Any) -> Performed:
         """Run one job: its arguments are serialised, claimed and decoded, its outcome is written.
 
         With the name of an entrypoint it takes the payload. Other jobs stay where they are.
@@ -155,7 +155,7 @@ class QueueUnderTest(Holdfast):
         result = None if stored is None or stored.value is None else json.loads(stored.value)
         return Performed(job_id, first, result)
 
-    async def claim(self, target: Target) -> Job:
+    async def claim(self, target: TaskOrName) -> Job:
         """Lease the next job, as a worker does that dies before it has run it."""
         names = _names(target)
         rules = [ClaimRule(name, _LEASE) for name in names]
@@ -179,7 +179,7 @@ class QueueUnderTest(Holdfast):
         if not found:
             raise AssertionError(f"job {job_id} is not leased")
 
-    async def enqueued(self, target: Target, /, **expected: Any) -> list[Job]:
+    async def enqueued(self, target: TaskOrName, /, **expected: Any) -> list[Job]:
         """The jobs of a task or entrypoint with these arguments, oldest first.
 
         Of a task its arguments are compared, those that are given; of a name the fields of the job,
@@ -190,7 +190,7 @@ class QueueUnderTest(Holdfast):
         return [job for job in reversed(jobs) if job.entrypoint in _names(target) and fits(job)]
 
     async def assert_enqueued(
-        self, target: Target, /, *, count: int | None = None, **expected: Any
+        self, target: TaskOrName, /, *, count: int | None = None, **expected: Any
     ) -> Job:
         """Fail unless there is such a job, or that many of them. Return the first."""
         found = await self.enqueued(target, **expected)
@@ -202,7 +202,7 @@ class QueueUnderTest(Holdfast):
             )
         return found[0]
 
-    async def refute_enqueued(self, target: Target, /, **expected: Any) -> None:
+    async def refute_enqueued(self, target: TaskOrName, /, **expected: Any) -> None:
         """Fail if there is such a job."""
         if found := await self.enqueued(target, **expected):
             raise AssertionError(
@@ -229,7 +229,7 @@ class QueueUnderTest(Holdfast):
         adopted = [each.application for each in self._adopted]
         return [each for each in (self, *adopted) if len(each._registry)]
 
-    def _application_of(self, target: Target) -> tuple[Holdfast, str]:
+    def _application_of(self, target: TaskOrName) -> tuple[Holdfast, str]:
         name = _names(target)[0]
         for application in self._applications():
             if name in application._registry:
@@ -272,11 +272,11 @@ async def _run_once(application: Holdfast, registry: Registry) -> Outcome | None
     return first.outcome
 
 
-def _names(target: Target) -> tuple[str, ...]:
+def _names(target: TaskOrName) -> tuple[str, ...]:
     return target.names if isinstance(target, Task) else (target,)
 
 
-def _matcher(target: Target, expected: dict[str, Any]) -> Callable[[Job], bool]:
+def _matcher(target: TaskOrName, expected: dict[str, Any]) -> Callable[[Job], bool]:
     if not isinstance(target, Task):
         if unknown := expected.keys() - _FIELDS:
             raise InvalidInput(f"a job has no field {', '.join(sorted(unknown))}")

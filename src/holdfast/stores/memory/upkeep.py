@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.lifecycle import Status
-from holdfast.models import Duty, Lookout
+from holdfast.models import DueJobs, Duty
 from holdfast.settings import Retention
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ class MemoryUpkeep:
     async def release(self, duty: str, token: UUID) -> None:
         """Nobody waits for the duty."""
 
-    async def look(self, grace: timedelta) -> Lookout:
+    async def look(self, grace: timedelta) -> DueJobs:
         """Every worker looks by itself."""
-        return Lookout()
+        return DueJobs()
 
     def _is_expired(self, entry: LogEntry) -> bool:
         retention = self._retention

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.clock import monotonic
 from holdfast.errors import PrivilegeMissing, SchemaMissing
-from holdfast.models import Duty, Lookout
+from holdfast.models import DueJobs, Duty
 from holdfast.settings import Retention
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ class PostgresUpkeep:
     async def release(self, duty: str, token: UUID) -> None:
         await self._runner.run("upkeep_release", duty=duty, token=token)
 
-    async def look(self, grace: timedelta) -> Lookout:
+    async def look(self, grace: timedelta) -> DueJobs:
         found = await self._runner.run("upkeep_look", grace=grace)
-        return Lookout(
+        return DueJobs(
             overdue=sorted(row[0] for row in found if row[1]),
             recovered=any(row[2] for row in found),
             next_due=min((row[3] for row in found if row[3] is not None), default=None),
