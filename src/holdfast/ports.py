@@ -189,8 +189,8 @@ class JobTransaction(Protocol):
     async def rollback(self) -> None: ...
 
 
-class Jobs(Protocol):
-    """The producer's and the operator's side."""
+class EnqueuesJobs(Protocol):
+    """The producer's side."""
 
     async def insert(self, jobs: Sequence[NewJob], on_conflict: OnConflict) -> list[JobId | None]:
         """Enqueue the jobs. Return their ids, with None where "skip" skipped a taken dedupe key. On
@@ -200,6 +200,10 @@ class Jobs(Protocol):
     async def raise_priority(self, priorities: Mapping[str, int]) -> dict[str, JobId]:
         """Raise the priority of the active jobs with these dedupe keys. Return each key's job."""
         ...
+
+
+class OperatesJobs(Protocol):
+    """The side of the people who run the queue: they move, remove and clean up."""
 
     async def requeue(
         self,
@@ -240,14 +244,41 @@ class Jobs(Protocol):
         """
         ...
 
-    async def leased_to(self, worker: str) -> list[JobId]:
-        """Return the ids of the jobs that are leased to a worker."""
-        ...
-
     async def clear(
         self, entrypoints: Sequence[str] | None, *, actor: str | None, reason: str | None
     ) -> int:
         """Remove all jobs that are there now. Jobs that run are cancelled, the others deleted."""
+        ...
+
+    async def edit(
+        self, job_id: JobId, payload: bytes | None, *, actor: str | None, reason: str | None
+    ) -> bool:
+        """Replace the payload of a held job. Return False when it is not held."""
+        ...
+
+    async def aggregate(self) -> int:
+        """Count new log rows into the statistics. Return how many were counted."""
+        ...
+
+    async def prune(self, *, older_than: timedelta, limit: int) -> int:
+        """Delete old log rows, oldest first. Return how many were deleted."""
+        ...
+
+    async def clear_log(self, entrypoints: Sequence[str] | None) -> int:
+        """Delete log rows that are counted already, whatever their age. Return how many were
+        deleted."""
+        ...
+
+    async def clear_statistics(self, entrypoints: Sequence[str] | None) -> int:
+        """Delete counts. Return how many rows were deleted."""
+        ...
+
+
+class ReadsJobs(Protocol):
+    """Questions about jobs, the log and the statistics."""
+
+    async def leased_to(self, worker: str) -> list[JobId]:
+        """Return the ids of the jobs that are leased to a worker."""
         ...
 
     async def get(self, ids: Sequence[JobId]) -> list[Job]: ...
@@ -257,12 +288,6 @@ class Jobs(Protocol):
         ...
 
     async def list_held(self, limit: int, among: HeldFilter) -> list[Job]: ...
-
-    async def edit(
-        self, job_id: JobId, payload: bytes | None, *, actor: str | None, reason: str | None
-    ) -> bool:
-        """Replace the payload of a held job. Return False when it is not held."""
-        ...
 
     async def list_running(self, limit: int) -> list[Job]:
         """Return leased jobs, the longest leased first."""
@@ -297,10 +322,6 @@ class Jobs(Protocol):
         since: timedelta | None = None,
     ) -> list[LogEntry]: ...
 
-    async def aggregate(self) -> int:
-        """Count new log rows into the statistics. Return how many were counted."""
-        ...
-
     async def statistics(self, *, since: timedelta | None, limit: int) -> list[Statistic]:
         """Return the counts, with a bounded number of log rows that are not counted yet."""
         ...
@@ -309,25 +330,12 @@ class Jobs(Protocol):
         """Return since when statistics() is incomplete, because too many rows are uncounted."""
         ...
 
-    async def timings(self, since: timedelta) -> list[Timing]:
-        """Return waiting and running times of each entrypoint, from the statistics alone."""
-        ...
-
-    async def prune(self, *, older_than: timedelta, limit: int) -> int:
-        """Delete old log rows, oldest first. Return how many were deleted."""
-        ...
-
     async def uncounted(self, older_than: timedelta) -> int:
         """Count old log rows that the statistics do not have yet, so that prune leaves them."""
         ...
 
-    async def clear_log(self, entrypoints: Sequence[str] | None) -> int:
-        """Delete log rows that are counted already, whatever their age. Return how many were
-        deleted."""
-        ...
-
-    async def clear_statistics(self, entrypoints: Sequence[str] | None) -> int:
-        """Delete counts. Return how many rows were deleted."""
+    async def timings(self, since: timedelta) -> list[Timing]:
+        """Return waiting and running times of each entrypoint, from the statistics alone."""
         ...
 
     async def workers(self) -> list[WorkerInfo]: ...
@@ -344,6 +352,10 @@ class Jobs(Protocol):
     async def now(self) -> datetime:
         """Return the clock that decides what is due."""
         ...
+
+
+class Jobs(EnqueuesJobs, OperatesJobs, ReadsJobs, Protocol):
+    """All that is done to jobs from outside a worker."""
 
 
 class Results(Protocol):
