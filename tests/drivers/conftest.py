@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from tests.drivers.rig import ALL_KINDS, opened
+from tests.drivers.every_driver import ALL_KINDS, opened
 from tests.faults.proxy import Proxy
 
 if TYPE_CHECKING:

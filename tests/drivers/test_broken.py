@@ -11,7 +11,7 @@ from holdfast.errors import ConnectionFailed, ConnectionLost, DeadlineExceeded
 from holdfast.settings import Names
 from holdfast.stores.postgres.render import Statement, statements
 from holdfast.stores.postgres.runner import send
-from tests.drivers.rig import (
+from tests.drivers.every_driver import (
     ALL_KINDS,
     ASYNC_KINDS,
     DSN_KINDS,

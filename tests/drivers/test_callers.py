@@ -13,7 +13,15 @@ from holdfast.errors import InvalidInput
 from holdfast.stores.postgres.drivers import wrap
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver, AsyncpgPoolDriver
 from holdfast.stores.postgres.drivers.psycopg import PsycopgDriver, SyncPsycopgDriver
-from tests.drivers.rig import ALL_KINDS, CONFLICT, OWNED_KINDS, SYNC_KINDS, opened, sent, value
+from tests.drivers.every_driver import (
+    ALL_KINDS,
+    CONFLICT,
+    OWNED_KINDS,
+    SYNC_KINDS,
+    opened,
+    sent,
+    value,
+)
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.drivers.base import Driver

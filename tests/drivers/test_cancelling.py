@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.errors import ConnectionLost
-from tests.drivers.rig import ASYNC_KINDS, OWNED_KINDS, PATIENCE, eventually, opened, value
+from tests.drivers.every_driver import ASYNC_KINDS, OWNED_KINDS, PATIENCE, eventually, opened, value
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.drivers.base import Driver

@@ -12,7 +12,15 @@ import pytest
 from holdfast import db
 from holdfast.errors import ConnectionFailed, ConnectionLost, InvalidInput, MissingDependency
 from holdfast.stores.postgres.drivers import connect
-from tests.drivers.rig import ASYNC_KINDS, DSN_KINDS, dsn_driver, ends, eventually, opened, value
+from tests.drivers.every_driver import (
+    ASYNC_KINDS,
+    DSN_KINDS,
+    dsn_driver,
+    ends,
+    eventually,
+    opened,
+    value,
+)
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.drivers.base import Driver

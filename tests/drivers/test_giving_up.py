@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.errors import DatabaseError, DeadlineExceeded
-from tests.drivers.rig import ALL_KINDS, DSN_KINDS, dsn_driver, eventually, opened, value
+from tests.drivers.every_driver import ALL_KINDS, DSN_KINDS, dsn_driver, eventually, opened, value
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.drivers.base import Driver

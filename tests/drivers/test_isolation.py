@@ -18,7 +18,7 @@ from holdfast.errors import DatabaseError
 from holdfast.models import ClaimRule, NewJob
 from holdfast.stores.postgres.drivers import connect, wrap
 from holdfast.stores.postgres.store import PostgresStore
-from tests.drivers.rig import ALL_KINDS, ASYNC_KINDS, DSN_KINDS, eventually, opened, value
+from tests.drivers.every_driver import ALL_KINDS, ASYNC_KINDS, DSN_KINDS, eventually, opened, value
 from tests.faults.pgbouncer import pooler
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import ConnectionLost, InvalidInput
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgPoolDriver
-from tests.drivers.rig import (
+from tests.drivers.every_driver import (
     ASYNC_KINDS,
     DSN_KINDS,
     OWNED_KINDS,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.errors import ConnectionLost, DatabaseError, DuplicateJobError
-from tests.drivers.rig import CONFLICT, sent, value
+from tests.drivers.every_driver import CONFLICT, sent, value
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.drivers.base import Driver

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Holdfast, Job, JobId, RetryRequested, Status
 from holdfast.executors import DatabaseRetryEntrypointExecutor
-from tests.guide.rig import abandon, drained, in_queue, log_of, row_of, run_again, status_of
+from tests.guide.steps import abandon, drained, in_queue, log_of, row_of, run_again, status_of
 from tests.worker.rig import Watch, eventually, working
 
 if TYPE_CHECKING:

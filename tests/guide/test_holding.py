@@ -10,7 +10,16 @@ import pytest
 from holdfast import Holdfast, Job, JobId, Requeued, RetryRequested, Status
 from holdfast.executors import DatabaseRetryEntrypointExecutor
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
-from tests.guide.rig import Service, drained, in_queue, log_of, row_of, run_again, shell, status_of
+from tests.guide.steps import (
+    Service,
+    drained,
+    in_queue,
+    log_of,
+    row_of,
+    run_again,
+    shell,
+    status_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

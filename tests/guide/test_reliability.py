@@ -10,7 +10,16 @@ import pytest
 
 from holdfast import DuplicateJobError, Job, JobId, Retention, RetryRequested, Status
 from holdfast.executors import DatabaseRetryEntrypointExecutor
-from tests.guide.rig import abandon, drained, in_queue, log_of, row_of, run_again, shell, status_of
+from tests.guide.steps import (
+    abandon,
+    drained,
+    in_queue,
+    log_of,
+    row_of,
+    run_again,
+    shell,
+    status_of,
+)
 from tests.worker.rig import eventually, working
 
 if TYPE_CHECKING:

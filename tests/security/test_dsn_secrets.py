@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.errors import HoldfastError
-from tests.drivers.rig import DSN_KINDS, dsn_driver, value
+from tests.drivers.every_driver import DSN_KINDS, dsn_driver, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

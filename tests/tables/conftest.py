@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from tests import servers
-from tests.tables.rig import KINDS, SNOOZES, Bench, DriverName, bench, session
+from tests.tables.three_tables import KINDS, SNOOZES, Bench, DriverName, bench, session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

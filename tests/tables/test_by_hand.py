@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from holdfast import Context, Holdfast, TableQueue, linear
 from tests.tables import article
-from tests.tables.rig import session
+from tests.tables.three_tables import session
 from tests.worker.rig import Watch, eventually, working
 
 if TYPE_CHECKING:

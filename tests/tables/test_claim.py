@@ -12,7 +12,7 @@ from holdfast.models import Capacity, ClaimRule
 from holdfast.stores.postgres.drivers import connect
 from holdfast.stores.postgres.tables.leases import TableLeases
 from tests.faults.proxy import Proxy
-from tests.tables.rig import KINDS, LEASE, RELEASE, SECOND, Bench, bench, held
+from tests.tables.three_tables import KINDS, LEASE, RELEASE, SECOND, Bench, bench, held
 
 if TYPE_CHECKING:
     from tests.servers import Database

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.command_line import EVIL, holdfast
 from tests.tables import article
-from tests.tables.rig import KINDS, session
+from tests.tables.three_tables import KINDS, session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tests.cli.command_line import environment
 from tests.tables import article
-from tests.tables.rig import session
+from tests.tables.three_tables import session
 
 if TYPE_CHECKING:
     from tests.servers import Database

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.lifecycle import LIFECYCLE, Guard, Transition, Verb
 from holdfast.models import LeaseKey
-from tests.tables.rig import COMPLETE, HOLD, RELEASE, RETRY, SECOND, Bench
+from tests.tables.three_tables import COMPLETE, HOLD, RELEASE, RETRY, SECOND, Bench
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -6,7 +6,7 @@ from collections.abc import Mapping  # noqa: TC003 - the reader of rows resolves
 from typing import TYPE_CHECKING, Any
 
 from holdfast import Context, Holdfast
-from tests.tables.rig import SNOOZES
+from tests.tables.three_tables import SNOOZES
 from tests.worker.rig import Watch, ends
 
 if TYPE_CHECKING:

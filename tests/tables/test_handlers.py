@@ -24,8 +24,8 @@ from holdfast import (
 )
 from holdfast.events import Retired
 from tests.tables import rows
-from tests.tables.rig import KINDS, SNOOZES, session
 from tests.tables.rows import Address, Demanding, Named, Outgoing, Picky, Snooze
+from tests.tables.three_tables import KINDS, SNOOZES, session
 from tests.worker.rig import Watch, ends
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from holdfast.clock import ManualClock
 from holdfast.models import Change, LeaseKey
 from holdfast.stores.postgres.drivers import connect
 from holdfast.stores.postgres.tables.leases import TableLeases
-from tests.tables.rig import NAMES, RETRY, DriverName, held, session
+from tests.tables.three_tables import NAMES, RETRY, DriverName, held, session
 
 if TYPE_CHECKING:
     from tests.servers import Database

@@ -24,7 +24,7 @@ from holdfast.models import Change, ClaimRule, LeaseKey, NewJob
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.postgres.tables.fit import Deaths
 from holdfast.stores.postgres.tables.render import DEATH_ERROR
-from tests.tables.rig import KINDS, LEASE, SECOND, Bench, Kind, bench
+from tests.tables.three_tables import KINDS, LEASE, SECOND, Bench, Kind, bench
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -24,7 +24,7 @@ from holdfast import Context, Holdfast, Job, TableQueue
 from holdfast.telemetry import gauges
 from holdfast.telemetry.gauges import look
 from holdfast.telemetry.otel import OpenTelemetry
-from tests.tables.rig import SNOOZES
+from tests.tables.three_tables import SNOOZES
 from tests.worker.rig import Watch, ends, eventually, working
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.lifecycle import CLAIM_SUSPECT, Verb
 from holdfast.stores.postgres.tables.render import LOOK_AHEAD
-from tests.tables.rig import LEASE, SNOOZES, Bench, bench
+from tests.tables.three_tables import LEASE, SNOOZES, Bench, bench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.running import Bench, until
 from tests.tables import article
-from tests.tables.rig import session
+from tests.tables.three_tables import session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.lifecycle import STALE_ERROR
 from holdfast.models import Recovery
-from tests.tables.rig import LEASE, SECOND, Bench, held
 from tests.tables.test_settle import is_free, writes
+from tests.tables.three_tables import LEASE, SECOND, Bench, held
 
 
 async def test_a_renewed_lease_lives_on(table: Bench) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import Holdfast, InvalidInput, TableQueue, exponential, linear
-from tests.tables.rig import SNOOZES, session
+from tests.tables.three_tables import SNOOZES, session
 
 if TYPE_CHECKING:
     from tests.servers import Database

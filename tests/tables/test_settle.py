@@ -9,7 +9,7 @@ import pytest
 from holdfast.lifecycle import RETIRE_LAST_RETRY
 from holdfast.models import Change
 from holdfast.stores.postgres.tables.inspect import inspect
-from tests.tables.rig import COMPLETE, FAIL, HOLD, RELEASE, RETRY, SECOND, Bench, held
+from tests.tables.three_tables import COMPLETE, FAIL, HOLD, RELEASE, RETRY, SECOND, Bench, held
 
 if TYPE_CHECKING:
     from holdfast.lifecycle import Transition

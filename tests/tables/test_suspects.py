@@ -14,7 +14,8 @@ from holdfast.stores.postgres.tables.fit import fit
 from holdfast.stores.postgres.tables.inspect import inspect
 from holdfast.stores.postgres.tables.render import DEATH_ERROR
 from holdfast.worker.sources import SharedClaims
-from tests.tables.rig import (
+from tests.tables.test_settle import is_free, writes
+from tests.tables.three_tables import (
     COMPLETE,
     HOLD,
     KINDS,
@@ -27,7 +28,6 @@ from tests.tables.rig import (
     bench,
     held,
 )
-from tests.tables.test_settle import is_free, writes
 
 if TYPE_CHECKING:
     from tests.servers import Database

@@ -17,7 +17,7 @@ from holdfast.stores.postgres.tables.inspect import inspect
 from holdfast.stores.postgres.tables.leases import TableLeases
 from holdfast.telemetry.otel import OpenTelemetry
 from holdfast.telemetry.prometheus import Metrics
-from tests.tables.rig import SECOND, SNOOZES, Bench
+from tests.tables.three_tables import SECOND, SNOOZES, Bench
 from tests.worker.rig import Watch, ends, working
 
 if TYPE_CHECKING:
