@@ -47,7 +47,7 @@ def lost_wake_up_stays_lost() -> None:
     patch(Lookout, "_look", look)
 
 
-@mutant("wake-before-commit", "wake-up")
+@mutant("wake-before-commit", "wake-up for one")
 def wake_before_commit() -> None:
     """An enqueue wakes a worker first and commits afterwards."""
     original = Inserter._persist

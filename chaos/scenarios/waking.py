@@ -15,6 +15,9 @@ _POLL = 40.0
 
 _SOON = 4.0
 
+_RESCANS = 4.0
+"""Seconds after which a worker that sleeps looks by itself only every ten seconds or less often."""
+
 _CHOICES = 10
 """Each is made at random among two: all of them miss the frozen one in a run of a thousand."""
 
@@ -46,6 +49,18 @@ async def wake_up(scene: Scene) -> None:
     alone = scene.nap(0.0, delay=1.0)
     await scene.enqueue(alone)
     await _soon(scene, alone, "put off while everybody slept", 1.0 + _SOON)
+    await scene.drained()
+
+
+@scenario("wake-up for one", drained=True)
+async def wake_up_for_one(scene: Scene) -> None:
+    """One job comes for a worker that has slept for long, and nothing comes after it."""
+    await _asleep(scene)
+    # It looks again at growing intervals. By then the next time is far away.
+    await scene.stage.until(lambda: False, _RESCANS)
+    job = scene.nap(0.0)
+    await scene.produce("p", [job], calls_at_once=1)
+    await _soon(scene, job, "enqueued")
     await scene.drained()
 
 
