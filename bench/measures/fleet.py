@@ -21,6 +21,9 @@ WORKERS = 50
 MANY = 200
 PROCESSES = 8
 SIZES = (1, WORKERS, MANY)
+_MANY_OF = frozenset({"holdfast", "pgqueuer"})
+"""200 workers of others need more connections than the server has."""
+
 BACKLOG = "fleet"
 FAMILY = "fleet_transactions"
 SETTLING = 10.0
@@ -59,7 +62,8 @@ class Cost(NamedTuple):
 
 def fleet(stage: Stage, subject: Contestant) -> dict[str, float]:
     """Of 50 workers, beside one. The cost of 200 is noted."""
-    costs = {count: _cost(stage, subject, count) for count in SIZES}
+    sizes = SIZES if subject.name in _MANY_OF else SIZES[:-1]
+    costs = {count: _cost(stage, subject, count) for count in sizes}
     stage.notes |= {f"workers: {count}": cost._asdict() for count, cost in costs.items()}
     one, many = costs[1], costs[WORKERS]
     return {
