@@ -107,7 +107,7 @@ def _steady(sizes: Sizes, _pace: Pace) -> float:
 
 
 def _fleet(sizes: Sizes, _: Pace) -> float:
-    once = fleet.SETTLING + sizes.idle_seconds + 0.06 * sizes.probes + 3 * 12.0
+    once = sizes.idle_seconds + 0.06 * sizes.probes + 4 * fleet.REPORTED_SECONDS
     return len(fleet.SIZES) * once
 
 

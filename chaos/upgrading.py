@@ -44,9 +44,6 @@ _KILL_SECONDS = 1.0
 _CONCURRENCY = 20
 _LOOK = 0.02
 _HOLDER_SECONDS = 5.0
-_STARTING_SECONDS = 10.0
-"""Processes take a while to start, on a busy machine, and jobs come until the last is killed."""
-
 _HOLDERS = "select distinct claimed_by from holdfast where claim_token is not null"
 _FIRST_OF_NEW = 1_000_000
 _PRODUCER_SECONDS = 60.0 * PATIENCE
@@ -62,12 +59,14 @@ class Pace:
     """Seconds for which a transaction that only reads keeps the upgrade waiting."""
     beside: int
     """Workers killed while both versions work."""
+    starting: float
+    """Seconds that processes may take to start: jobs come until the last worker is replaced."""
     per_second: float
     """Jobs of each of the two producers."""
 
 
-SHORT = Pace(before=0.5, in_the_way=1.0, beside=2, per_second=30)
-LONG = Pace(before=3.0, in_the_way=3.0, beside=20, per_second=60)
+SHORT = Pace(before=0.3, in_the_way=0.7, beside=2, starting=3.0, per_second=30)
+LONG = Pace(before=3.0, in_the_way=3.0, beside=20, starting=10.0, per_second=60)
 
 
 async def upgrade(directory: Path, seed: int, say: Say, *, release: str, pace: Pace) -> Verdict:
@@ -75,7 +74,7 @@ async def upgrade(directory: Path, seed: int, say: Say, *, release: str, pace: P
     async with Cluster(directory / "pg") as cluster:
         stage = Stage(cluster, directory, installed=schema_of(release))
         kills = (pace.beside + len(_OLD)) * _KILL_SECONDS
-        seconds = pace.before + pace.in_the_way + kills + _STARTING_SECONDS
+        seconds = pace.before + pace.in_the_way + kills + pace.starting
         plan = _plan(release, seed, stage.lease)
         async with stage:
             began = now()

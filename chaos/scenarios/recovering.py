@@ -66,7 +66,8 @@ async def upkeep_holder_frozen(scene: Scene) -> None:
     await scene.started(lost, 2, scene.stage.lease + 5.0)
     holder = await scene.ask(_UPKEEP)
     scene.thaw("a", since)
-    for _ in range(15):
+    # One whose leases are gone pauses for four seconds before it asks for the upkeep again.
+    for _ in range(40):
         await scene.stage.until(lambda: False, 0.2)
         scene.expect(await scene.ask(_UPKEEP) == holder, "the upkeep is not taken back")
     scene.open("again")

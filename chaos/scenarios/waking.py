@@ -50,6 +50,12 @@ async def wake_up(scene: Scene) -> None:
     await scene.enqueue(alone)
     await _soon(scene, alone, "put off while everybody slept", 1.0 + _SOON)
     await scene.drained()
+    # Nothing else is due, so only its own wake-up can start it.
+    last = scene.nap(0.0)
+    producer = await scene.produce("q", [last], calls_at_once=1)
+    await scene.demand(lambda: not producer.alive, 15.0, "the second producer is done")
+    await _soon(scene, last, "enqueued while everybody slept")
+    await scene.drained()
 
 
 @scenario("wake-up for one", drained=True)
@@ -113,8 +119,13 @@ async def sleeper_killed(scene: Scene) -> None:
 
 @scenario("sleeper chosen and killed", drained=True)
 async def sleeper_chosen_and_killed(scene: Scene) -> None:
-    """One of two idle workers is frozen, so enqueues choose it still, and then dies of it."""
-    poll = 1.0
+    """One of two idle workers is frozen, so enqueues choose it still, and then dies of it.
+
+    A third one, which serves something else, does the upkeep for both.
+    """
+    poll = 0.5
+    await scene.worker("keeper", poll=poll, entrypoints=("held",))
+    await scene.stage.until(lambda: False, 1.0)
     for name in ("a", "b"):
         await scene.worker(name, poll=poll)
     await scene.stage.until(lambda: False, 3.0)
@@ -122,7 +133,7 @@ async def sleeper_chosen_and_killed(scene: Scene) -> None:
     for _ in range(_CHOICES):
         spec = scene.nap(0.0)
         await scene.enqueue(spec)
-        # A wake-up that is lost costs a poll, after a new holder of the upkeep was found.
+        # A wake-up that is lost costs a look of the keeper, which may choose the frozen one again.
         await _soon(scene, spec, "while the worker that was chosen is frozen", poll + 2 * _SOON)
     scene.kill("b")
     scene.thaw("b", since)
