@@ -65,11 +65,19 @@ from few
 LIMITED = "insert into holdfast_limits (entrypoint) values ('entrypoint_3')"
 LOG = """
 insert into holdfast_log (job_id, status, entrypoint, priority, attempt, recoveries, claimed_by,
-    claimed_at, created)
+    claimed_at, created, fingerprint)
 select n, (case when n %% 400 = 0 then 'exception' else 'successful' end)::holdfast_status,
-       'entrypoint_' || n %% 20, 0, 1, 0, 'worker-1', t - interval '1 s', t
+       'entrypoint_' || n %% 20, 0, 1, 0, 'worker-1', t - interval '1 s', t,
+       case when n %% 400 = 0 then 'mark-' || n / 400 %% 30 end
 from (select n, now() - make_interval(secs => (%(log)s - n) * 86400.0 / %(log)s) as t
       from generate_series(1, %(log)s) n) l
+"""
+HOLDS = """
+insert into holdfast_log (job_id, status, entrypoint, priority, attempt, recoveries, claimed_by,
+    claimed_at, created, fingerprint, traceback)
+select j.id, j.status, j.entrypoint, 0, 1, 0, 'worker-1', now(), now(), 'mark-' || j.id / 500 % 30,
+       '{"exception_type": "ValueError", "exception_message": "number 7", "traceback": ""}'
+from holdfast j where j.held_at is not null
 """
 COUNTS = """
 insert into holdfast_statistics (bucket, entrypoint, priority, status, count)
@@ -80,7 +88,8 @@ PATHS = (
     *("/", "/?range=24h", "/?range=7d", "/jobs", "/jobs?entrypoint=entrypoint_7"),
     *("/jobs?status=held", "/jobs?status=running", "/jobs?error=number+7", "/jobs?key=key-5"),
     *("/jobs?header=tenant%3Dno", "/jobs?status=successful", "/jobs?status=failed"),
-    *("/jobs?status=canceled", "/jobs/500000", "/failures", "/entrypoints", "/workers"),
+    *("/jobs?status=canceled", "/jobs/500000", "/failures", "/failures?kind=failed"),
+    *("/entrypoints", "/workers"),
     *("/schedules", "/breakers", "/system", "/log", "/log?entrypoint=nothing", "/log?who=people"),
     "/log?status=failed&entrypoint=entrypoint_0",
 )
@@ -93,6 +102,7 @@ def fill(dsn: str, jobs: int, log: int) -> None:
         connection.execute(LEASED.replace("%%", "%"))
         connection.execute(LIMITED)
         connection.execute(LOG, {"log": log})
+        connection.execute(HOLDS)
         connection.execute(COUNTS)
         connection.execute("update holdfast_counted set tx = pg_current_xact_id()::text::bigint")
         connection.execute("vacuum analyze")

@@ -302,15 +302,18 @@ def _runs_alone(facts: Facts) -> Explanation | None:
 
 
 def _slots_full(facts: Facts) -> Explanation | None:
-    serving = facts.serving()
-    if any(worker.running < worker.concurrency for worker in serving):
+    serving, name = facts.serving(), facts.queued.entrypoint
+    own = [worker for worker in serving if name in worker.full_entrypoints]
+    if any(w.running < w.concurrency and w not in own for w in serving):
         return None
+    slots = sum(worker.concurrency for worker in serving)
+    number = f"{len(serving)} worker{'s' if len(serving) != 1 else ''}"
+    which = f"slots for {name}, such as threads," if own else f"{slots} slots"
     return Explanation(
         Code.SLOTS_FULL,
-        f"All {sum(worker.concurrency for worker in serving)} slots of the {len(serving)} "
-        f"workers that serve {facts.queued.entrypoint} are in use.",
-        command="holdfast run --concurrency N",
-        details={"workers": [worker.id for worker in serving]},
+        f"All {which} of {number} that could run it are in use.",
+        command="holdfast run --processes N" if own else "holdfast run --concurrency N",
+        details={"workers": [worker.id for worker in serving], "own": bool(own)},
     )
 
 

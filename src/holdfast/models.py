@@ -433,6 +433,8 @@ class WorkerInfo(NamedTuple):
     heartbeat_timeout: timedelta | None = None
     """Its setting: other workers take its jobs when it has been silent for this long. None for a
     worker of a version that does not report it."""
+    full_entrypoints: Sequence[str] = ()
+    """Those whose own slots in this worker, such as its threads, are all in use."""
 
     def alive_at(self, now: datetime) -> bool:
         """Return whether it has reported within its own timeout."""

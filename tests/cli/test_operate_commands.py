@@ -157,6 +157,7 @@ def test_a_dead_workers_jobs_are_released_and_a_live_ones_are_not(installed: str
     assert entry["actor"].startswith("cli:")
     done = inside(*release, "--yes", "--json", "--dsn", installed)
     assert done.json == {"worker": "w", "released": []}
+    inside("workers", "release", "v", "--yes", "--dsn", installed).complains(1, "no worker 'v'")
 
 
 @pytest.mark.parametrize(

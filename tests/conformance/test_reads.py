@@ -164,8 +164,9 @@ async def test_a_worker_is_known_from_its_report_to_its_sign_off(rig: Rig) -> No
     await rig.reports.report(reporting(rig, "w1", entrypoints=[]))
     rig.clock.advance(SECOND)
     later = reporting(
-        rig, "w2", entrypoints=["fax"], running=3, concurrency=4, state="draining", host="other"
-    )
+        rig, "w2", entrypoints=["fax"], running=3, concurrency=4, state="draining", host="other",
+        full_entrypoints=["fax"],
+    )  # fmt: skip
     await rig.reports.report(later)
     workers = await rig.queries.list_workers()
     assert [worker.id for worker in workers] == ["w1", "w2"]

@@ -325,4 +325,19 @@ create table "holdfast_upkeep" (
 );
 
 insert into "holdfast_migrations" (version, name, compatible) values (13, '0013_upkeep', true);
+
+-- compatible: yes
+-- run: -- The failures of late by the mark of their error, newest first, without a look at the rest of the log. A
+-- lease that ends well has no mark, so its log row is not in it.
+create index if not exists holdfast_log_failures on "holdfast_log" (status, created)
+    include (entrypoint, fingerprint, job_id, id) where fingerprint is not null;
+
+insert into "holdfast_migrations" (version, name, compatible) values (14, '0014_failures', true);
+
+-- compatible: yes
+-- Entrypoints whose own slots in a worker, such as its threads, are all in use. A worker of the version
+-- before reports none.
+alter table "holdfast_workers" add column full_entrypoints text[] not null default '{}';
+
+insert into "holdfast_migrations" (version, name, compatible) values (15, '0015_full_entrypoints', true);
 commit;

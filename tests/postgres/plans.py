@@ -114,6 +114,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "requeue": {"max_attempts": None},
     "recover": {"worker": None},
     "list_held": {"entrypoint": None},
+    "page_failures": {"statuses": ["exception", "queued"], "since": timedelta(days=1)},
 }
 
 

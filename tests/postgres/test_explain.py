@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import BreakerPolicy, Holdfast, InvalidInput, Job, JobId, JobNotFound
+from holdfast import (
+    BreakerPolicy,
+    EntrypointExecutorParameters,
+    Holdfast,
+    InvalidInput,
+    Job,
+    JobId,
+    JobNotFound,
+)
 from holdfast.clock import ManualClock
+from holdfast.executors import ThreadExecutor
 from holdfast.explanation import Code
 from holdfast.lifecycle import RETIRE_LAST_RETRY, TRANSITIONS, Verb
 from holdfast.models import Change, ClaimRule, LeaseKey, NewJob, WorkerInfo
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
+from tests.faults.crew import eventually
 from tests.postgres import tables
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from tests.servers import Database
 
@@ -31,14 +43,15 @@ class Scene:
     def __init__(self, hf: Holdfast, connection: Any, clock: ManualClock) -> None:
         self.hf, self.connection, self.clock = hf, connection, clock
 
-    async def report(self, *entrypoints: str, running: int = 0, worker: str = "w1") -> None:
+    async def report(
+        self, *entrypoints: str, running: int = 0, worker: str = "w1", full: Sequence[str] = ()
+    ) -> None:
         now = self.clock.now()
         assert self.hf.store.reports is not None
-        await self.hf.store.reports.report(
-            WorkerInfo(
-                worker, "host", 1, "1", [*entrypoints], 2, running, "running", now, now, LEASE
-            )
+        info = WorkerInfo(
+            worker, "host", 1, "1", [*entrypoints], 2, running, "running", now, now, LEASE, full
         )
+        await self.hf.store.reports.report(info)
 
     async def add(self, entrypoint: str = "mail", **options: Any) -> JobId:
         [job_id] = await self.hf.queries.enqueue_many([NewJob(entrypoint, **options)])
@@ -211,6 +224,47 @@ async def test_full_slots_are_told(pg: Database) -> None:
         job_id = await scene.add()
         await scene.report("mail", running=2)
         assert await scene.code(job_id) is Code.SLOTS_FULL
+
+
+async def test_full_slots_of_the_entrypoint_itself_are_told(pg: Database) -> None:
+    async with staged(pg.dsn) as scene:
+        job_id = await scene.add()
+        await scene.report("mail", "sms", full=["mail"])
+        found = await scene.hf.explain(job_id)
+        assert (found.code, found.details["own"]) == (Code.SLOTS_FULL, True)
+        await scene.report("mail", worker="w2")
+        assert await scene.code(job_id) is Code.DUE
+        await scene.report("mail", running=2, worker="w2")
+        assert await scene.code(job_id) is Code.SLOTS_FULL
+
+
+async def test_a_worker_whose_threads_are_busy_says_so(pg18: Database) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    async with Holdfast.connect(pg18.dsn) as hf:
+        await hf.install()
+
+        def one_thread(parameters: EntrypointExecutorParameters) -> ThreadExecutor:
+            return ThreadExecutor(parameters, max_workers=1)
+
+        @hf.entrypoint("resize", executor="thread", executor_factory=one_thread)
+        def resize(_: Job) -> None:
+            begun.set()
+            go_on.wait(60)
+
+        await hf.queries.enqueue("resize")
+        worker = asyncio.create_task(hf.run(signals=False, heartbeat_timeout=timedelta(seconds=1)))
+        try:
+            await asyncio.to_thread(begun.wait, 60)
+            [waiting] = await hf.queries.enqueue("resize")
+
+            async def told() -> bool:
+                return (await hf.explain(waiting)).code is Code.SLOTS_FULL
+
+            await eventually(told)
+        finally:
+            go_on.set()
+            hf.shutdown.set()
+            await worker
 
 
 async def test_a_locked_row_names_the_session(pg: Database) -> None:

@@ -15,7 +15,7 @@ from holdfast.models import Change, ClaimRule, LeaseKey, NewJob
 from holdfast.settings import Names
 from holdfast.stores.postgres import migrate
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
-from holdfast.stores.postgres.migration import migrations
+from holdfast.stores.postgres.migration import migrations, statements_of
 from holdfast.stores.postgres.store import PostgresStore
 from tests.postgres import tables
 
@@ -177,7 +177,9 @@ async def test_the_printed_upgrade_makes_exactly_what_is_missing(
         store = store_on(connection, Names())
         await store.install()
         monkeypatch.undo()
-        await connection.execute(migrate.upgrade_sql(Names(), version))
+        # As psql runs it: an index is not built concurrently inside a transaction.
+        for statement in statements_of(migrate.upgrade_sql(Names(), version)):
+            await connection.execute(statement)
         await store.verify()
         assert await store.install() == []
 

@@ -30,7 +30,7 @@ LOAD = f"{FILL.format(first=1, last=ROWS)};{FILL_LOG.format(rows=ROWS)}"
 ANALYZE = "analyze holdfast; analyze holdfast_log; analyze holdfast_leases"
 
 PKEY, READY, HELD = "holdfast_pkey", "holdfast_ready", "holdfast_held"
-RECOVERED = "holdfast_recovered"
+RECOVERED, LOG_FAILURES = "holdfast_recovered", "holdfast_log_failures"
 DEDUPE, LOG_PKEY, LOG_TIME = "holdfast_dedupe_key", "holdfast_log_pkey", "holdfast_log_time"
 
 INDEXES: dict[str, set[str]] = {
@@ -61,12 +61,14 @@ INDEXES: dict[str, set[str]] = {
     "statuses": {PKEY, LOG_PKEY},
     "history": {LOG_PKEY},
     "list_held": {HELD},
+    "page_held": {HELD, LOG_PKEY},
+    "page_failures": {LOG_FAILURES},
     "aggregate": {LOG_TIME},
     "uncounted_since": {LOG_TIME},
 }
 """Of each statement the indexes by which it may reach the queue table and the log."""
 
-BIG = {PKEY, READY, RECOVERED, HELD, DEDUPE, LOG_PKEY, LOG_TIME}
+BIG = {PKEY, READY, RECOVERED, HELD, DEDUPE, LOG_PKEY, LOG_TIME, LOG_FAILURES}
 ORDERED = {READY, RECOVERED, HELD}
 """Indexes read for their order, so that nothing is sorted."""
 LANED = {READY, RECOVERED}

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from holdfast.app import Holdfast
-from holdfast.cli.command import App, example
+from holdfast.cli.command import FAILED, App, example, say
 from holdfast.cli.confirm import Yes, confirm
 from holdfast.cli.connect import actor, on_holdfast, options_of
 from holdfast.cli.output import clean, line, moment, print_json, relative, table
 from holdfast.cli.records import worker_record
 from holdfast.models import JobId, WorkerInfo
-
-_STALE = timedelta(seconds=30)
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -54,12 +52,15 @@ def release(
     if not yes:
         confirm(f"Release the jobs of worker {worker} in {options.describe()}?")
 
-    async def work(holdfast: Holdfast) -> list[JobId]:
-        return await holdfast.queries.release_worker(
-            worker, actor=actor(), reason=reason, force=force
-        )
+    async def work(holdfast: Holdfast) -> tuple[list[JobId], bool]:
+        queries = holdfast.queries
+        found = await queries.release_worker(worker, actor=actor(), reason=reason, force=force)
+        return found, bool(found) or any(w.id == worker for w in await queries.list_workers())
 
-    released = on_holdfast(options, work)
+    released, known = on_holdfast(options, work)
+    if not known:
+        say(f"there is no worker {worker!r}; `holdfast workers` lists them")
+        raise typer.Exit(FAILED)
     if as_json:
         print_json({"worker": worker, "released": released})
     elif not released:
@@ -90,13 +91,13 @@ def workers(ctx: typer.Context, as_json: _Json = False) -> None:
 
 
 def _worker_row(worker: WorkerInfo, now: datetime) -> list[str | Text]:
-    silent = now - worker.heartbeat > _STALE
+    silent = not worker.alive_at(now)
     return [
         worker.id,
         worker.host,
         str(worker.pid),
         worker.version,
-        worker.state,
+        "silent" if silent else worker.state,
         f"{worker.running}/{worker.concurrency}",
         Text(relative(worker.heartbeat, now), style="red" if silent else ""),
         moment(worker.started_at, now),

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from hashlib import blake2b
 
 from holdfast.breaker import Breaker
 from holdfast.histogram import Histogram
 from holdfast.lifecycle import Status
 from holdfast.models import Act, LogEntry, Pause, Progress, Schedule, WorkerInfo
-from holdfast.monitor.fingerprint import pattern, split
 from holdfast.monitor.reader import Look
 from holdfast.settings import WorkerSettings
 from holdfast.stores.postgres import rows
 from holdfast.stores.postgres.breakers import breaker_of
 
-MOST_HELD = 5000
-"""The newest held jobs, among which failures are grouped."""
 SAMPLE = 1000
 """At most this many waiting jobs of an entrypoint are counted."""
 _UNREPORTED = WorkerSettings().heartbeat_timeout
@@ -43,42 +38,6 @@ class Running:
     count: int
     since: datetime
     first_end: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Held jobs of one entrypoint with one kind of error."""
-
-    entrypoint: str
-    kind: str
-    pattern: str
-    jobs: tuple[tuple[int, datetime], ...] = field(repr=False)
-    """Ids with the instants since when they are held, newest enqueued first."""
-
-    @property
-    def key(self) -> str:
-        text = "\0".join((self.entrypoint, self.kind, self.pattern))
-        return blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
-
-    @property
-    def count(self) -> int:
-        return len(self.jobs)
-
-    @property
-    def first(self) -> datetime:
-        return min(at for _, at in self.jobs)
-
-    @property
-    def last(self) -> datetime:
-        return max(at for _, at in self.jobs)
-
-    def by_hour(self, now: datetime, hours: int = 24) -> list[int]:
-        found = [0] * hours
-        for _, at in self.jobs:
-            ago = (now - at) // timedelta(hours=1)
-            if 0 <= ago < hours:
-                found[hours - 1 - ago] += 1
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +74,6 @@ async def oldest(look: Look) -> dict[str, datetime]:
 
 async def running(look: Look) -> list[Running]:
     return [Running(*row) for row in await look.run("page_running")]
-
-
-async def held_groups(look: Look) -> list[Group]:
-    """The largest groups first."""
-    found: dict[tuple[str, str, str], list[tuple[int, datetime]]] = defaultdict(list)
-    for job_id, entrypoint, error, at in await look.run("page_held", limit=MOST_HELD):
-        kind, message = split(error)
-        found[entrypoint, kind, pattern(message)].append((job_id, at))
-    groups = [Group(*key, tuple(jobs)) for key, jobs in found.items()]
-    return sorted(groups, key=lambda group: (-group.count, group.entrypoint, group.kind))
 
 
 async def workers(look: Look) -> list[WorkerInfo]:

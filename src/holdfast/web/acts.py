@@ -13,8 +13,8 @@ from starlette.datastructures import QueryParams
 from holdfast.client.job_checks import check_text
 from holdfast.errors import InvalidInput
 from holdfast.models import JobId, NewJob, Requeued
-from holdfast.monitor import pages
 from holdfast.monitor.chosen import ids as matching
+from holdfast.monitor.failures import held_groups
 from holdfast.web.auth import Identity
 from holdfast.web.pages.jobs import chosen_of
 
@@ -49,6 +49,13 @@ class Asked:
             raise InvalidInput("the form names nothing; reload the page and try again")
         return found
 
+    def chosen(self, *verbs: str) -> tuple[str, str]:
+        """What is to be done with which row: a button carries its verb, and the name of its row."""
+        for verb in verbs:
+            if name := check_text(verb, self.form.get(verb, "")):
+                return verb, name
+        return self.form.get("do", ""), self.name()
+
     async def jobs(self) -> list[JobId]:
         """Those that were selected, those of a group, or all that a filter chooses."""
         if group := self.form.get("group"):
@@ -61,11 +68,11 @@ class Asked:
 
     async def _group(self, key: str) -> list[JobId]:
         async with self.site.reader.open() as look:
-            groups = await pages.held_groups(look)
+            groups = await held_groups(look)
         found = next((group for group in groups if group.key == key), None)
         if found is None:
             raise InvalidInput("the group is gone: none of its jobs is held any more")
-        return [JobId(job_id) for job_id, _ in found.jobs]
+        return list(found.jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +169,9 @@ async def _enqueue(asked: Asked) -> str:
 
 
 async def _schedule(asked: Asked) -> str:
-    name, actor, schedules = asked.name(), asked.actor, asked.site.hf.schedules
-    match asked.form.get("do"):
+    actor, schedules = asked.actor, asked.site.hf.schedules
+    verb, name = asked.chosen("run", "pause", "resume")
+    match verb:
         case "pause":
             await schedules.pause(name, actor=actor)
             return f"Schedule {name} is paused."
@@ -199,8 +207,9 @@ async def _resume(asked: Asked) -> str:
 
 
 async def _breaker(asked: Asked) -> str:
-    name, queries = asked.name(), asked.site.hf.queries
-    if asked.form.get("do") == "open":
+    queries = asked.site.hf.queries
+    verb, name = asked.chosen("open", "close")
+    if verb == "open":
         await queries.open_breaker(name, actor=asked.actor, reason=asked.reason)
         return f"Breaker {name} is held open."
     await queries.close_breaker(name, actor=asked.actor)

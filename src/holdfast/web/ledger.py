@@ -22,6 +22,8 @@ _FOLD = 0.12
 """The part of the width that an idle stretch gets, however long it was."""
 _LABEL = 6
 """Half the width of a label of the axis, in per cent: nearer to a fold it would touch its text."""
+_LETTER = 1.7
+"""The width of a letter of the axis, in per cent."""
 _LEAST_FOLD = timedelta(seconds=20)
 _SOON = timedelta(seconds=1)
 """A job that is due sooner has no tick of its own."""
@@ -179,8 +181,25 @@ def _steps(scale: Scale) -> list[tuple[datetime, str]]:
     for step in reversed(_STEPS[max(0, n - 2) : n + 1]):
         moments = _moments(start, end, step)
         if found := [each for each in moments if _clear(scale, each[0])]:
-            return found
+            return _apart(scale, found)
     return []
+
+
+def _apart(scale: Scale, labels: Sequence[tuple[datetime, str]]) -> list[tuple[datetime, str]]:
+    """The labels whose texts do not touch the one before."""
+    found, reached = [], 0.0
+    for moment, text in labels:
+        share, width = scale(moment), _LETTER * len(text)
+        left = share - width * {"start": 0.0, "middle": 0.5, "end": 1.0}[_anchor(share)]
+        if left >= reached or not found:
+            found.append((moment, text))
+            reached = left + width
+    return found
+
+
+def _anchor(share: float) -> str:
+    """Near an edge a label stands on the inner side of its moment."""
+    return "start" if share < 4 else "end" if share > 96 else "middle"
 
 
 def _clear(scale: Scale, moment: datetime) -> bool:
@@ -226,8 +245,7 @@ def _axis(scale: Scale, steps: Sequence[tuple[datetime, str]]) -> Markup:
         )
     for moment, text in steps:
         share = scale(moment)
-        anchor = "start" if share < 4 else "end" if share > 96 else "middle"
-        out.append(f'<text x="{share:.2f}%" y="20" text-anchor="{anchor}">{text}</text>')
+        out.append(f'<text x="{share:.2f}%" y="20" text-anchor="{_anchor(share)}">{text}</text>')
     return Markup("".join([*out, "</svg>"]))  # noqa: S704 - numbers and times
 
 

@@ -15,6 +15,7 @@ from holdfast.monitor.reader import Look, PageReader
 from holdfast.web.auth import SESSION_COOKIE, HostAuth, Identity, Login, host_identity
 from holdfast.web.checkup import Checkup
 from holdfast.web.errands import Errands
+from holdfast.web.inspected import Inspected
 from holdfast.web.redaction import Redaction
 from holdfast.web.visit import Address, Nav, Page, Visit
 from holdfast.web.words import FILTERS
@@ -35,7 +36,8 @@ def templates() -> Environment:
     made.filters.update(FILTERS)
     # Blocks that are rendered alone do not see what their template imports.
     macros: Any = made.get_template("macros.html").module
-    made.globals.update(i=macros.i, st=macros.st, empty=macros.empty)
+    shared = {name: getattr(macros, name) for name in ("i", "st", "empty", "row_button")}
+    made.globals.update(shared)
     return made
 
 
@@ -66,6 +68,7 @@ class Site:
         self.reader = PageReader(hf)
         self.live_reader = PageReader(hf, "web_live")
         self.checkup = Checkup(self.reader)
+        self.inspected = Inspected()
         self.errands = Errands(hf)
 
     async def identify(self, connection: Request) -> Identity | None:

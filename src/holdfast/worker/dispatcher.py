@@ -90,6 +90,11 @@ class Dispatcher:
         return self._active - waiting
 
     @property
+    def full_entrypoints(self) -> list[str]:
+        """Those whose own slots are all in use."""
+        return [] if self.entrypoints is None else self.entrypoints.names_full
+
+    @property
     def unstarted(self) -> set[Lease]:
         """The leases that have not been taken by the task pool."""
         waiting = [] if self.entrypoints is None else self.entrypoints.waiting

@@ -58,6 +58,11 @@ class EntrypointSlots:
         return self._all_bounded and not any(each.slots.room > 0 for each in self._bounded.values())
 
     @property
+    def names_full(self) -> list[str]:
+        """The entrypoints whose slots are all in use, for the report of the worker."""
+        return sorted(name for name, each in self._bounded.items() if each.slots.full)
+
+    @property
     def reopened(self) -> bool:
         """Whether an entrypoint has room again whose capacity the last claim used up."""
         return any(each.capacity.left <= 0 < each.slots.room for each in self._bounded.values())

@@ -47,6 +47,10 @@ class Slots:
         return self._free + self.ahead - len(self._waiting)
 
     @property
+    def full(self) -> bool:
+        return self._free <= 0
+
+    @property
     def waiting(self) -> list[Lease]:
         return [lease for lease, _ in self._waiting]
 

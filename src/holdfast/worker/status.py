@@ -79,4 +79,5 @@ class Reporter:
             started_at=unset,
             heartbeat=unset,
             heartbeat_timeout=settings.heartbeat_timeout,
+            full_entrypoints=self._dispatcher.full_entrypoints,
         )

@@ -25,6 +25,7 @@ class MemoryReports:
             running=worker.running,
             state=worker.state,
             heartbeat=now,
+            full_entrypoints=list(worker.full_entrypoints),
         )
         return False
 

@@ -20,5 +20,9 @@ CHOSEN = """(:status::text is null or j.status::text = :status::text)
        or j.created >= coalesce(:now::timestamptz, clock_timestamp()) - :since::interval)"""
 """The filters of a list. One that is not given does not restrict."""
 
+MOST_HELD = 5000
+"""The newest held jobs, among which failures are grouped. Written into the statement: a plan for an
+unknown number would be one for very many."""
+
 LISTS = ("page_jobs", "page_jobs_of", "page_jobs_held", "page_jobs_leased")
 """Each has a twin `name:hidden` for users whose privileges end before headers."""

@@ -38,7 +38,7 @@ from holdfast.stores.postgres.binding import (
 )
 from holdfast.stores.postgres.catalogue import Role, roles, source
 from holdfast.stores.postgres.lanes import MOST_OF_A_LANE
-from holdfast.stores.postgres.pages import CHOSEN, LISTED, LISTS
+from holdfast.stores.postgres.pages import CHOSEN, LISTED, LISTS, MOST_HELD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -343,6 +343,7 @@ class Statements(dict[str, Statement]):
             "steps": f"'{{{','.join(map(repr, STEPS))}}}'::double precision[]",
             "waiting": self.binding.is_in(TRANSITIONS[Verb.CLAIM].sources),
             "listed": LISTED,
+            "most_held": str(MOST_HELD),
             "chosen": CHOSEN,
             "uncounted": uncounted,
             "most_uncounted": str(MOST_UNCOUNTED),

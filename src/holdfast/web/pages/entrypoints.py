@@ -18,6 +18,7 @@ async def load(visit: Visit) -> dict[str, Any]:
         "everything": next((pause for pause in facts.pauses if not pause.name), None),
         "do": visit.params.get("do", "") if visit.who.acts else "",
         "name": visit.text("name") or "",
+        "home": "/tables" if visit.params.get("back") == "tables" else "/entrypoints",
         "sentence": (f"{len(rows):,} entrypoint{'s' if len(rows) != 1 else ''}.", words),
     }
 

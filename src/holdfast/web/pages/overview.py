@@ -17,7 +17,9 @@ from holdfast.lifecycle import Status
 from holdfast.models import Pause, WorkerInfo
 from holdfast.monitor import pages
 from holdfast.monitor.doctor import Finding, Severity
+from holdfast.monitor.failures import Group, held_groups
 from holdfast.web.charts import BELOW, Bucket, Percentiles, bar, spark, throughput, waiting
+from holdfast.web.pages.schedules import overdue
 from holdfast.web.visit import Page, Visit
 from holdfast.web.words import about, capped, coarse, span
 
@@ -49,6 +51,8 @@ RANGES = {
 }  # fmt: skip
 
 _MOST_ASKS = 5
+_MOST_ALIKE = 2
+"""Entrypoints without a worker that are told one by one."""
 _TOLD = ("no_worker", "held", "worker_silent")
 """Findings of the doctor that this page tells in words of its own."""
 _MOST_ROWS = 6
@@ -103,7 +107,7 @@ class Facts:
     waiting: dict[str, pages.Waiting]
     oldest: dict[str, datetime]
     running: list[pages.Running]
-    groups: list[pages.Group]
+    groups: list[Group]
     workers: list[WorkerInfo]
     breakers: list[Breaker]
     rates: list[pages.Rate]
@@ -118,7 +122,7 @@ async def read(visit: Visit, chosen: Range) -> Facts:
         await pages.waiting(look),
         await pages.oldest(look),
         await pages.running(look),
-        await pages.held_groups(look) if visit.nav.held else [],
+        await held_groups(look, recent=True) if visit.nav.held else [],
         await pages.workers(look),
         await pages.breakers(look) if visit.nav.breakers else [],
         await pages.rates(look, chosen.length, chosen.width),
@@ -165,6 +169,7 @@ async def load(visit: Visit) -> dict[str, Any]:
         "pauses": facts.pauses,
         "workers": [(w, _slots(w), pages.silent(w, visit.now)) for w in facts.workers[:8]],
         "due": due[:5],
+        "late": overdue(due, visit.now),
     }
 
 
@@ -364,9 +369,11 @@ def _asks(visit: Visit, facts: Facts, trouble: Sequence[Trouble]) -> list[Ask]:
     for breaker in facts.breakers:
         if breaker.state is BreakerState.OPEN:
             found.append(_ask_breaker(breaker, visit))
-    for row in trouble:
-        if row.shape == "warn":
-            found.append(_ask_worker(row, facts, visit))
+    alone = [row for row in trouble if row.shape == "warn"]
+    if len(alone) > _MOST_ALIKE:
+        found.append(_ask_workers(alone, visit))
+    else:
+        found += [_ask_worker(row, facts, visit) for row in alone]
     return [*found, *(_ask_doctor(each, visit) for each in _findings(visit))]
 
 
@@ -405,6 +412,16 @@ def _ask_worker(row: Trouble, facts: Facts, visit: Visit) -> Ask:
     return Ask(
         "warn", "warn", f"{row.name} has no worker", "", words, "Jobs",
         visit.address.url("/jobs", entrypoint=row.name),
+    )  # fmt: skip
+
+
+def _ask_workers(rows: Sequence[Trouble], visit: Visit) -> Ask:
+    count = sum(row.waiting.due + row.waiting.later for row in rows)
+    names = ", ".join(row.name for row in rows[:2])
+    words = f"{capped(count, pages.SAMPLE)} jobs wait: those of {names} and {len(rows) - 2} more."
+    return Ask(
+        "warn", "warn", f"{len(rows)} entrypoints have no worker", "", words, "Entrypoints",
+        visit.address.url("/entrypoints"),
     )  # fmt: skip
 
 

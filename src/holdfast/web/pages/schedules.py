@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
+from holdfast.models import Schedule
 from holdfast.monitor import pages
 from holdfast.web.visit import Page, Visit
-from holdfast.web.words import relative
+from holdfast.web.words import coarse, relative
+
+_GRACE = timedelta(seconds=15)
+"""A schedule that is due for longer is late: workers look several times in this."""
 
 
 async def load(visit: Visit) -> dict[str, Any]:
@@ -15,10 +20,21 @@ async def load(visit: Visit) -> dict[str, Any]:
     following = min((s for s in found if not s.paused), key=lambda s: s.next_run, default=None)
     n = len(found)
     head = f"{n} schedule{'s' if n != 1 else ''}{f', {paused} paused' if paused else ''}."
-    rest = (
-        f"Next is {following.name}, {relative(following.next_run, visit.now)}." if following else ""
-    )
-    return {"schedules": found, "sentence": (head if n else "There is no schedule.", rest)}
+    late = overdue(found, visit.now)
+    rest = ""
+    if late:
+        first = min(late, key=lambda schedule: schedule.next_run)
+        wait = coarse(visit.now - first.next_run)
+        rest = f"{len(late)} late: {first.name} has been due for {wait}, and no worker has run it."
+    elif following:
+        rest = f"Next is {following.name}, {relative(following.next_run, visit.now)}."
+    sentence = (head if n else "There is no schedule.", rest)
+    return {"schedules": found, "late": late, "sentence": sentence}
+
+
+def overdue(found: list[Schedule], now: datetime) -> list[Schedule]:
+    """Those whose time has come although nobody has run them."""
+    return [each for each in found if not each.paused and now - each.next_run > _GRACE]
 
 
 PAGE = Page("Schedules", "/schedules", "schedules.html", load, group=2)

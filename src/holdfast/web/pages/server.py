@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
 
+from holdfast.monitor.doctor import Finding
 from holdfast.stores.postgres.binding import Binding
 from holdfast.web.visit import Page, Visit
 from holdfast.web.words import coarse, size
 
 _LONG = timedelta(minutes=5)
 """A transaction that is open for longer keeps dead rows that slow the queue down."""
+
+
+_MOST_ALIKE, _SHOWN = 4, 3
+"""More findings of one check than the first number are folded after the second."""
 
 
 async def load(visit: Visit) -> dict[str, Any]:
@@ -39,10 +45,21 @@ async def load(visit: Visit) -> dict[str, Any]:
             "oldest": oldest, "migration": server[9],
         },
         "long": long,
-        "findings": findings,
+        "findings": _by_check(findings),
         "version": version("holdfast"),
         "sentence": (head, rest),
     }  # fmt: skip
+
+
+def _by_check(found: Sequence[Finding]) -> list[tuple[Sequence[Finding], Sequence[Finding]]]:
+    """Those of each check: what is shown, and what is folded because it says the same again."""
+    kinds: dict[str, list[Finding]] = {}
+    for finding in found:
+        kinds.setdefault(finding.check, []).append(finding)
+    return [
+        (some, ()) if len(some) <= _MOST_ALIKE else (some[:_SHOWN], some[_SHOWN:])
+        for some in kinds.values()
+    ]
 
 
 PAGE = Page("System", "/system", "system.html", load, group=4, examined=True)

@@ -58,6 +58,8 @@
       const fold = id && byId(id);
       if (fold) fold.open = true;
     }
+    // The rows of a list may have been renewed under the cursor.
+    if (cursor >= 0 && !current() && lines()[cursor]) lines()[cursor].setAttribute("data-cursor", "");
     part.querySelectorAll(".v").forEach((each, n) => {
       if (figures.length && figures[n] !== each.textContent) each.dataset.changed = "";
     });
@@ -121,7 +123,7 @@
 
   /* ---- Selection. ---- */
 
-  const rows = byId("rows");
+  const rows = () => byId("rows");
   const all = byId("all-here");
   const selected = byId("selected");
   const boxes = () => [...document.querySelectorAll("#rows input[name=id]")];
@@ -146,7 +148,9 @@
       count();
     });
   }
-  if (rows) rows.addEventListener("change", count);
+  document.addEventListener("change", (event) => {
+    if (event.target.closest("#rows")) count();
+  });
   count();
 
   /* ---- Keys. Never while typing. ---- */
@@ -154,16 +158,20 @@
   let cursor = -1;
 
   function move(step) {
-    const lines = rows ? [...rows.querySelectorAll("tr:not(.more)")] : [];
-    if (!lines.length) return;
-    if (cursor >= 0 && lines[cursor]) lines[cursor].removeAttribute("data-cursor");
-    cursor = Math.max(0, Math.min(lines.length - 1, cursor + step));
-    lines[cursor].setAttribute("data-cursor", "");
-    lines[cursor].scrollIntoView({ block: "nearest" });
+    const found = lines();
+    if (!found.length) return;
+    if (cursor >= 0 && found[cursor]) found[cursor].removeAttribute("data-cursor");
+    cursor = Math.max(0, Math.min(found.length - 1, cursor + step));
+    found[cursor].setAttribute("data-cursor", "");
+    found[cursor].scrollIntoView({ block: "nearest" });
+  }
+
+  function lines() {
+    return rows() ? [...rows().querySelectorAll("tr:not(.more)")] : [];
   }
 
   function current() {
-    return rows ? rows.querySelector("tr[data-cursor]") : null;
+    return rows() ? rows().querySelector("tr[data-cursor]") : null;
   }
 
   function toggle() {

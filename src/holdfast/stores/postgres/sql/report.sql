@@ -6,15 +6,16 @@ with clock as materialized (
 )
 insert into {workers} as w (
     id, host, pid, version, entrypoints, concurrency, running, state, started_at, heartbeat,
-    heartbeat_timeout
+    heartbeat_timeout, full_entrypoints
 )
 select :id::text, :host::text, :pid::integer, :version::text, :entrypoints::text[],
        :concurrency::integer, :running::integer, :state::text, clock.now, clock.now,
-       :heartbeat_timeout::interval
+       :heartbeat_timeout::interval, :full_entrypoints::text[]
 from clock
 on conflict (id) do update
 set entrypoints = excluded.entrypoints, concurrency = excluded.concurrency,
-    running = excluded.running, state = excluded.state, heartbeat = excluded.heartbeat
+    running = excluded.running, state = excluded.state, heartbeat = excluded.heartbeat,
+    full_entrypoints = excluded.full_entrypoints
 returning not exists (
     select from {upkeep} u where u.duty = :duty::text and u.expires > (select now from clock)
 )
