@@ -51,6 +51,7 @@ RANGES = {
 }  # fmt: skip
 
 _MOST_ASKS = 5
+_LONGEST_NAME = 24
 _MOST_ALIKE = 2
 """Entrypoints without a worker that are told one by one."""
 _TOLD = ("no_worker", "held", "worker_silent")
@@ -415,9 +416,13 @@ def _ask_worker(row: Trouble, facts: Facts, visit: Visit) -> Ask:
     )  # fmt: skip
 
 
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
 def _ask_workers(rows: Sequence[Trouble], visit: Visit) -> Ask:
     count = sum(row.waiting.due + row.waiting.later for row in rows)
-    names = ", ".join(row.name for row in rows[:2])
+    names = ", ".join(_cut(row.name) for row in rows[:2])
     words = f"{capped(count, pages.SAMPLE)} jobs wait: those of {names} and {len(rows) - 2} more."
     return Ask(
         "warn", "warn", f"{len(rows)} entrypoints have no worker", "", words, "Entrypoints",
