@@ -481,7 +481,8 @@ class Holdfast(TaskMethods):
         """Say why a job is not running, or the next job of an entrypoint.
 
         The sentence, its code, the next instant at which it may change, and the command that
-        changes it. The breaker of an entrypoint is known where it is registered here.
+        changes it. The breaker of an entrypoint is known where it is registered here, and from what
+        workers report.
         """
         behind = {name: policy.name for name, policy in self.breakers.items()}
         if (job_id is None) is (entrypoint is None):

@@ -257,8 +257,9 @@ def _locked(facts: Facts) -> Explanation | None:
 
 def _breaker_open(facts: Facts) -> Explanation | None:
     name = facts.queued.entrypoint
-    # A program that has not registered the entrypoint does not know its breaker.
-    wanted = facts.behind_breaker.get(name)
+    # Workers report the breaker of an entrypoint, but for those of an older version.
+    reported = (worker.breaker_of(name) for worker in facts.serving())
+    wanted = facts.behind_breaker.get(name) or next((each for each in reported if each), None)
     names = {wanted} if wanted else {name}
     for breaker in facts.breakers:
         if breaker.name in names and breaker.state is not BreakerState.CLOSED:

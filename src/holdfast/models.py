@@ -435,6 +435,13 @@ class WorkerInfo(NamedTuple):
     worker of a version that does not report it."""
     full_entrypoints: Sequence[str] = ()
     """Those whose own slots in this worker, such as its threads, are all in use."""
+    breaker_names: Sequence[str] = ()
+    """The circuit breaker of each entrypoint, in their order; empty where one has none."""
+
+    def breaker_of(self, entrypoint: str) -> str | None:
+        """Return the circuit breaker that its jobs of this entrypoint wait behind."""
+        found = dict(zip(self.entrypoints, self.breaker_names, strict=False))
+        return found.get(entrypoint) or None
 
     def alive_at(self, now: datetime) -> bool:
         """Return whether it has reported within its own timeout."""

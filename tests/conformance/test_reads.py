@@ -165,7 +165,7 @@ async def test_a_worker_is_known_from_its_report_to_its_sign_off(rig: Rig) -> No
     rig.clock.advance(SECOND)
     later = reporting(
         rig, "w2", entrypoints=["fax"], running=3, concurrency=4, state="draining", host="other",
-        full_entrypoints=["fax"],
+        full_entrypoints=["fax"], breaker_names=["line"],
     )  # fmt: skip
     await rig.reports.report(later)
     workers = await rig.queries.list_workers()

@@ -335,9 +335,11 @@ create index if not exists holdfast_log_failures on "holdfast_log" (status, crea
 insert into "holdfast_migrations" (version, name, compatible) values (14, '0014_failures', true);
 
 -- compatible: yes
--- Entrypoints whose own slots in a worker, such as its threads, are all in use. A worker of the version
--- before reports none.
-alter table "holdfast_workers" add column full_entrypoints text[] not null default '{}';
+-- What a worker says of its entrypoints: which have no slot of their own left, such as a thread, and the
+-- circuit breaker of each, in their order. A worker of the version before says neither.
+alter table "holdfast_workers"
+    add column full_entrypoints text[] not null default '{}',
+    add column breaker_names text[] not null default '{}';
 
-insert into "holdfast_migrations" (version, name, compatible) values (15, '0015_full_entrypoints', true);
+insert into "holdfast_migrations" (version, name, compatible) values (15, '0015_worker_report', true);
 commit;

@@ -44,13 +44,19 @@ class Scene:
         self.hf, self.connection, self.clock = hf, connection, clock
 
     async def report(
-        self, *entrypoints: str, running: int = 0, worker: str = "w1", full: Sequence[str] = ()
+        self,
+        *entrypoints: str,
+        running: int = 0,
+        worker: str = "w1",
+        full: Sequence[str] = (),
+        behind: Sequence[str] = (),
     ) -> None:
         now = self.clock.now()
         assert self.hf.store.reports is not None
         info = WorkerInfo(
-            worker, "host", 1, "1", [*entrypoints], 2, running, "running", now, now, LEASE, full
+            worker, "host", 1, "1", [*entrypoints], 2, running, "running", now, now, LEASE
         )
+        info = info._replace(full_entrypoints=full, breaker_names=behind)
         await self.hf.store.reports.report(info)
 
     async def add(self, entrypoint: str = "mail", **options: Any) -> JobId:
@@ -131,6 +137,17 @@ async def test_an_open_breaker_says_when_it_tries_again(pg: Database) -> None:
         found = await scene.hf.explain(job_id)
         assert (found.code, found.command) == (Code.BREAKER_OPEN, "holdfast breaker close smtp")
         assert "held by ann" in found.sentence
+
+
+async def test_a_breaker_is_known_from_the_worker_that_serves_the_entrypoint(pg: Database) -> None:
+    async with staged(pg.dsn) as scene:
+        job_id = await scene.add()
+        await scene.hf.queries.open_breaker("smtp", actor="ann", reason="maintenance")
+        assert await scene.code(job_id) is Code.DUE
+        await scene.report("fax", "mail", behind=["", "smtp"])
+        assert await scene.code(job_id) is Code.BREAKER_OPEN
+        await scene.report("fax", "mail", behind=["smtp", ""])
+        assert await scene.code(job_id) is Code.DUE
 
 
 async def test_a_full_limit_names_the_jobs_under_it(pg: Database) -> None:

@@ -13,7 +13,7 @@ from rich.text import Text
 from holdfast.app import Holdfast
 from holdfast.cli.command import App, example
 from holdfast.cli.connect import on_holdfast, options_of
-from holdfast.cli.output import clean, line, print_json, when
+from holdfast.cli.output import clean, line, print_json, shorten, when
 from holdfast.cli.values import parse_id
 from holdfast.errors import InvalidInput
 from holdfast.explanation import Explanation
@@ -66,5 +66,7 @@ def explanation_lines(found: Explanation, now: datetime) -> Iterator[Text]:
     yield Text.assemble((f"{found.code}  ", "bold"), clean(found.sentence))
     if found.until is not None:
         yield Text(f"  may change {when(found.until, now)}", style="dim")
+    if query := found.details.get("query"):
+        yield Text.assemble(("  it runs  ", "dim"), shorten(" ".join(str(query).split()), 200))
     if found.command is not None:
         yield Text.assemble(("  try  ", "dim"), clean(found.command))

@@ -16,8 +16,9 @@ from holdfast.models import WorkerInfo
 from holdfast.worker.quarantine import Suspects
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from holdfast.breaker import BreakerPolicy
     from holdfast.settings import WorkerSettings
     from holdfast.worker.dispatcher import Dispatcher
 
@@ -56,9 +57,12 @@ class Reporter:
         entrypoints: Sequence[str],
         settings: WorkerSettings,
         dispatcher: Dispatcher,
+        breakers: Mapping[str, BreakerPolicy] | None = None,
     ) -> None:
         self._status = status
-        self._entrypoints = entrypoints
+        self._entrypoints = sorted(entrypoints)
+        behind = breakers or {}
+        self._breakers = [behind[name].name if name in behind else "" for name in self._entrypoints]
         self._settings = settings
         self._dispatcher = dispatcher
 
@@ -72,7 +76,7 @@ class Reporter:
             host=platform.node(),
             pid=os.getpid(),
             version=_version(),
-            entrypoints=sorted(self._entrypoints),
+            entrypoints=self._entrypoints,
             concurrency=settings.concurrency,
             running=self._dispatcher.running,
             state="quarantine" if alone else status.state,
@@ -80,4 +84,5 @@ class Reporter:
             heartbeat=unset,
             heartbeat_timeout=settings.heartbeat_timeout,
             full_entrypoints=self._dispatcher.full_entrypoints,
+            breaker_names=self._breakers if any(self._breakers) else [],
         )

@@ -178,7 +178,11 @@ class Worker:
             end_process=self._options.on_blocked,
         )
         self._reporter = Reporter(
-            self._status, registry.names, self._options.settings, self.dispatcher
+            self._status,
+            registry.names,
+            self._options.settings,
+            self.dispatcher,
+            registry.breakers,
         )
         self._renewer = Renewer(
             self.lease_set,

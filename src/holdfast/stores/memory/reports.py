@@ -26,6 +26,7 @@ class MemoryReports:
             state=worker.state,
             heartbeat=now,
             full_entrypoints=list(worker.full_entrypoints),
+            breaker_names=list(worker.breaker_names),
         )
         return False
 

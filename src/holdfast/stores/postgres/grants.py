@@ -68,7 +68,10 @@ _COUNTED = (
 )
 _BREAKER = (*BREAKER_COLUMNS[1:], "revision")
 _REGISTERED = ("name", "expression", "timezone", "misfire", "overlap", "next_run", "created")
-_BEATEN = ("entrypoints", "concurrency", "running", "state", "heartbeat", "full_entrypoints")
+_BEATEN = (
+    *("entrypoints", "concurrency", "running", "state", "heartbeat"),
+    *("full_entrypoints", "breaker_names"),
+)
 
 _VERSION = _grants("select", migrations=("version", "name", "compatible"))
 # Producers may wait for results. Readers see nothing that others may not see.

@@ -6,16 +6,17 @@ with clock as materialized (
 )
 insert into {workers} as w (
     id, host, pid, version, entrypoints, concurrency, running, state, started_at, heartbeat,
-    heartbeat_timeout, full_entrypoints
+    heartbeat_timeout, full_entrypoints, breaker_names
 )
 select :id::text, :host::text, :pid::integer, :version::text, :entrypoints::text[],
        :concurrency::integer, :running::integer, :state::text, clock.now, clock.now,
-       :heartbeat_timeout::interval, :full_entrypoints::text[]
+       :heartbeat_timeout::interval, :full_entrypoints::text[],
+       :breaker_names::text[]
 from clock
 on conflict (id) do update
 set entrypoints = excluded.entrypoints, concurrency = excluded.concurrency,
     running = excluded.running, state = excluded.state, heartbeat = excluded.heartbeat,
-    full_entrypoints = excluded.full_entrypoints
+    full_entrypoints = excluded.full_entrypoints, breaker_names = excluded.breaker_names
 returning not exists (
     select from {upkeep} u where u.duty = :duty::text and u.expires > (select now from clock)
 )
