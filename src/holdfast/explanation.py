@@ -264,6 +264,7 @@ def _breaker_open(facts: Facts) -> Explanation | None:
     for breaker in facts.breakers:
         if breaker.name in names and breaker.state is not BreakerState.CLOSED:
             held = f", held by {breaker.actor}" if breaker.actor else ""
+            held += f": {breaker.reason}" if breaker.reason else ""
             return Explanation(
                 Code.BREAKER_OPEN,
                 f"The circuit breaker {breaker.name} is {breaker.state.replace('_', ' ')}{held}.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -97,6 +98,20 @@ def served(found: Iterable[WorkerInfo], now: datetime) -> set[str]:
         if now - worker.heartbeat < patience(worker)
         for name in worker.entrypoints
     }
+
+
+def behind(found: Iterable[WorkerInfo]) -> dict[str, list[str]]:
+    """The entrypoints behind each circuit breaker, as workers report them."""
+    pairs = {
+        (name, entrypoint)
+        for worker in found
+        for entrypoint, name in zip(worker.entrypoints, worker.breaker_names, strict=False)
+        if name
+    }
+    groups = defaultdict[str, list[str]](list)
+    for name, entrypoint in sorted(pairs):
+        groups[name].append(entrypoint)
+    return groups
 
 
 async def breakers(look: Look) -> list[Breaker]:

@@ -27,7 +27,14 @@ async def load(visit: Visit) -> dict[str, Any]:
         sentence = (f"{len(shut)} of {len(found)} {verb} no work through.", f"{names}.")
     else:
         sentence = (f"{len(found)} breaker{'s' if len(found) > 1 else ''}, all closed.", "")
-    return {"breakers": found, "spoken": SPOKEN, "sentence": sentence, "open": BreakerState.OPEN}
+    behind = pages.behind(await pages.workers(visit.look))
+    return {
+        "breakers": found,
+        "behind": behind,
+        "spoken": SPOKEN,
+        "sentence": sentence,
+        "open": BreakerState.OPEN,
+    }
 
 
 PAGE = Page("Breakers", "/breakers", "breakers.html", load, group=3)

@@ -369,7 +369,7 @@ def _asks(visit: Visit, facts: Facts, trouble: Sequence[Trouble]) -> list[Ask]:
         )
     for breaker in facts.breakers:
         if breaker.state is BreakerState.OPEN:
-            found.append(_ask_breaker(breaker, visit))
+            found.append(_ask_breaker(breaker, visit, facts))
     alone = [row for row in trouble if row.shape == "warn"]
     if len(alone) > _MOST_ALIKE:
         found.append(_ask_workers(alone, visit))
@@ -389,13 +389,19 @@ def _ask_doctor(finding: Finding, visit: Visit) -> Ask:
     return Ask("warn", tone, head, "", rest, "Doctor", visit.address.url("/system"))
 
 
-def _ask_breaker(breaker: Breaker, visit: Visit) -> Ask:
+def _ask_breaker(breaker: Breaker, visit: Visit, facts: Facts) -> Ask:
     if breaker.forced:
         words = f"Held open by {breaker.actor}{f': {breaker.reason}' if breaker.reason else ''}."
     else:
         again = breaker.tries_again_at
-        words = f"It tries again {f'at {again:%H:%M:%S}' if again else 'soon'}. "
-        words += "Its jobs wait and spend no attempt."
+        words = f"It tries again {f'at {again:%H:%M:%S}' if again else 'soon'}."
+    names = pages.behind(facts.workers).get(breaker.name, [])
+    waits = [(name, facts.waiting[name].due) for name in names if name in facts.waiting]
+    if waits:
+        count = capped(sum(due for _, due in waits), pages.SAMPLE)
+        words += f" {count} jobs of {', '.join(_cut(name) for name, _ in waits[:2])} wait for it."
+    else:
+        words += " Its jobs wait and spend no attempt."
     return Ask(
         "open", "risk", f"Breaker {breaker.name} is open", "", words, "Breakers",
         visit.address.url("/breakers"),
