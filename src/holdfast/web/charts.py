@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from math import log10
+from math import ceil, log10
 
 from markupsafe import Markup
 
@@ -61,7 +61,7 @@ def ticks(most: float, count: int) -> tuple[float, list[float]]:
     raw = max(most, count) / count
     power = 10 ** int(log10(raw)) if raw >= 1 else 1
     step = next(part * power for part in _STEPS if part * power >= raw)
-    whole = max(1, round(step)) if step < 10 else step
+    whole = ceil(step) if step < 10 else step
     return whole * count, [whole * n for n in range(1, count + 1)]
 
 
