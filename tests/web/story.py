@@ -101,10 +101,11 @@ _TRACEBACK = {
 
 _HISTORY = """
 insert into holdfast_log (job_id, status, entrypoint, priority, attempt, recoveries, claimed_by,
-    claimed_at, reason, traceback, created, enqueued_at, due_at, lease, actor)
+    claimed_at, reason, traceback, created, enqueued_at, due_at, lease, actor, fingerprint)
 select %(job)s, s::holdfast_status, 'charge_card', 0, n, 0, worker, held - claimed, reason,
        case when tb then %(traceback)s::jsonb end, held - ended, held - interval '9 min',
-       held - claimed - interval '2 s', interval '30 s', actor
+       held - claimed - interval '2 s', interval '30 s', actor,
+       case when tb then 'f0c4d1a7b2e9' end
 from (select held_at + interval '1 s' as held from holdfast where id = %(job)s) j,
 (values
     (1, 'queued', 'app-3:2393:9f2c01aa', interval '6 min 50 s', interval '6 min 36 s', null, true,
@@ -119,6 +120,18 @@ from (select held_at + interval '1 s' as held from holdfast where id = %(job)s) 
      null),
     (6, 'failed', null, null, interval '-6 min', 'wrong currency', false, 'cli:mara@ops')
 ) as l(n, s, worker, claimed, ended, reason, tb, actor)
+"""
+
+_HOLDS = """
+insert into holdfast_log (job_id, status, entrypoint, priority, attempt, recoveries, claimed_by,
+    claimed_at, reason, traceback, created, lease, fingerprint)
+select id, status, entrypoint, 0, attempts, recoveries, 'app-1:2391:9f2c01aa',
+       held_at - interval '14 s',
+       case when recoveries > 0 then 'crash_loop' else 'max_attempts' end,
+       case when recoveries = 0 then %(traceback)s::jsonb end, held_at, interval '30 s',
+       case when recoveries = 0 then 'f0c4d1a7b2e9' end
+from holdfast
+where id <> %(job)s and held_at is not null and entrypoint in ('charge_card', 'resize_image')
 """
 
 
@@ -144,7 +157,9 @@ async def tell(database: Database) -> int:
             "select id from holdfast where dedupe_key = 'held-14'"
         ).fetchone()
         assert found is not None
-        connection.execute(_HISTORY, {"job": found[0], "traceback": json.dumps(_TRACEBACK)})
+        values = {"job": found[0], "traceback": json.dumps(_TRACEBACK)}
+        connection.execute(_HISTORY, values)
+        connection.execute(_HOLDS, values)
         return int(found[0])
 
 
