@@ -6,10 +6,12 @@ import re
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from holdfast import DatabaseRetryEntrypointExecutor, EntrypointExecutorParameters, Job, Status
 from holdfast.monitor.failures import ended_groups, held_groups
+from tests.web import story
 from tests.web.conftest import Browser, opened
 
 if TYPE_CHECKING:
@@ -100,3 +102,19 @@ async def test_what_ended_and_what_was_retried_have_groups_too(browser: Browser)
     async with browser.web.site.reader.open() as look:
         groups = await ended_groups(look, [Status.EXCEPTION])
     assert [group.count for group in groups[Status.EXCEPTION]] == [2]
+
+
+async def test_a_crash_loop_is_a_group_that_a_search_finds(
+    browser: Browser, pg18: Database
+) -> None:
+    job_id = story.hold(pg18, "resize")
+    with psycopg.connect(pg18.dsn, autocommit=True) as connection:
+        connection.execute(
+            "insert into holdfast_log (job_id, status, entrypoint, priority, attempt, recoveries,"
+            " reason) values (%s, 'failed', 'resize', 0, 0, 3, 'crash_loop')",
+            [job_id],
+        )
+    page = await browser.text("/failures")
+    assert "crash_loop its workers died while they ran it" in plain(page)
+    [link] = re.findall(r'class="err"><a href="([^"]+)"', page)
+    assert f'href="/jobs/{job_id}"' in await browser.text(link.replace("&amp;", "&"))

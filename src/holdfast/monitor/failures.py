@@ -53,6 +53,11 @@ class Group:
         text = f"{self.entrypoint}\0{self.mark}"
         return blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
+    @property
+    def word(self) -> str:
+        """By which a search for errors finds these; a reason of a hold is in no error."""
+        return "" if self.kind == self.mark else self.kind
+
     def by_hour(self, now: datetime, hours: int = 24) -> list[int]:
         end = _hour(now)
         return [self.hours.get(end - _HOUR * ago, 0) for ago in reversed(range(hours))]
