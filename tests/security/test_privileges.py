@@ -79,7 +79,7 @@ MAY: dict[Role, frozenset[str]] = {
 }
 
 MAY[Role.PRODUCER] |= {"page_reach", "page_newer", "page_key"}
-MAY[Role.WORKER] -= {"page_log"}
+MAY[Role.WORKER] -= {"page_log", "page_held", "page_failures", "page_samples"}
 MAY[Role.PRUNER] |= {
     "doctor_log",
     "page_waits",

@@ -252,6 +252,8 @@ async def test_everything_is_in_reach_of_the_keyboard(stage: Stage) -> None:
     chosen = await cursor.locator("a").first.inner_text()
     await page.keyboard.press("r")
     await expect(page.get_by_role("button", name="Requeue 1 job")).to_be_visible()
+    # The script, which hears the keys, runs when the page has been read.
+    await page.wait_for_load_state()
     await page.keyboard.press("?")
     await expect(page.locator("#keys")).to_be_visible()
     await page.keyboard.press("?")

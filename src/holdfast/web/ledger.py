@@ -187,7 +187,8 @@ def _steps(scale: Scale) -> list[tuple[datetime, str]]:
 
 def _apart(scale: Scale, labels: Sequence[tuple[datetime, str]]) -> list[tuple[datetime, str]]:
     """The labels whose texts do not touch the one before."""
-    found, reached = [], 0.0
+    found: list[tuple[datetime, str]] = []
+    reached = 0.0
     for moment, text in labels:
         share, width = scale(moment), _LETTER * len(text)
         left = share - width * {"start": 0.0, "middle": 0.5, "end": 1.0}[_anchor(share)]

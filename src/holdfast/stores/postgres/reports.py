@@ -18,7 +18,10 @@ class PostgresReports:
         self._runner = runner
 
     async def report(self, worker: WorkerInfo) -> bool:
-        [[vacant]] = await self._runner.run("report", duty=UPKEEP, **worker._asdict())
+        values = worker._asdict()
+        # psycopg sends a tuple as a row, not as an array.
+        lists = {name: list(values[name]) for name in ("full_entrypoints", "breaker_names")}
+        [[vacant]] = await self._runner.run("report", duty=UPKEEP, **{**values, **lists})
         return bool(vacant)
 
     async def sign_off(self, worker: str) -> None:
