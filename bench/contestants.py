@@ -25,6 +25,8 @@ class Contestant:
     `clock_timestamp()`, PostgreSQL knows that an index can tell."""
     kind: Literal["own", "python", "node"] = "python"
     requirements: tuple[str, ...] = ()
+    newer: str = ""
+    """The oldest Python it runs on, such as "3.12", where that is newer than ours."""
     skips: frozenset[str] = field(default_factory=frozenset)
     pace: Pace = field(default_factory=Pace)
     shares: str = ""
@@ -99,6 +101,22 @@ CONTESTANTS = {
             " and (scheduled_at is null or scheduled_at <= now())",
             requirements=("procrastinate", "psycopg[binary]", "uvloop"),
             pace=Pace(500, 900, 8_000, 200, 200),
+        ),
+        Contestant(
+            "awa-pg",
+            "awa_subject.py",
+            "awa.jobs where state in ('available', 'running', 'retryable') and run_at <= now()",
+            requirements=("awa-pg", "uvloop"),
+            pace=Pace(400, 800, 10_000, 4_000, 1_500),
+        ),
+        Contestant(
+            "oban",
+            "oban_subject.py",
+            "oban_jobs where state in ('available', 'executing', 'retryable')"
+            " and scheduled_at <= timezone('UTC', now())",
+            requirements=("oban",),
+            newer="3.12",
+            pace=Pace(400, 800, 2_000, 2_500, 1_500),
         ),
         Contestant(
             "saq",

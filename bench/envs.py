@@ -12,6 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from devtools.release_check import installed_pythons
+
 if TYPE_CHECKING:
     from bench.contestants import Contestant
 
@@ -50,13 +52,25 @@ def install(contestant: Contestant, *, anew: bool = False) -> Installed:
 def _python(contestant: Contestant, place: Path) -> Installed:
     python = place / "bin" / "python"
     if not (place / "ready").exists():
-        _run([sys.executable, "-m", "venv", "--clear", str(place)])
+        _run([_interpreter(contestant.newer), "-m", "venv", "--clear", str(place)])
         pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
         _run([*pip, *contestant.requirements])
         (place / "ready").touch()
     asked = "import sys, importlib.metadata as m; print(m.version(sys.argv[1]))"
     found = _run([str(python), "-c", asked, contestant.name]).strip()
     return Installed((str(python), str(contestant.path)), (), found)
+
+
+def _interpreter(oldest: str) -> str:
+    """This one, or the first that is here and new enough for the peer."""
+    needed = tuple(int(part) for part in oldest.split(".") if part)
+    if sys.version_info[:2] >= needed:
+        return sys.executable
+    for python in installed_pythons():
+        asked = _run([python, "-c", "import sys; print(*sys.version_info[:2])"])
+        if tuple(map(int, asked.split())) >= needed:
+            return python
+    raise ValueError(f"it needs Python {oldest} or newer, and there is none here")
 
 
 def _node(contestant: Contestant, place: Path) -> Installed:
