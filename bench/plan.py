@@ -59,7 +59,8 @@ class Family:
         return self.gives[0]
 
     def rounds_of(self, subject: Contestant) -> int:
-        return self.rounds if subject.name in self.closely else min(self.rounds, self.fewer)
+        asked = self.rounds if subject.name in self.closely else min(self.rounds, self.fewer)
+        return min(asked, subject.most_rounds or asked)
 
     def suits(self, subject: Contestant, asked: Collection[str]) -> bool:
         if self.only and subject.name not in self.only:
