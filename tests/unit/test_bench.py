@@ -160,7 +160,7 @@ def test_every_round_begins_with_another_subject() -> None:
     drains = [step for step in whole().steps() if step.family.name == "drain_2"]
 
     names = [step.subject.name for step in drains]
-    once = list(CONTESTANTS)
+    once = [name for name, each in CONTESTANTS.items() if "drain_2" not in each.skips]
     assert names == [*once, *once[1:], *once[:1], *once[2:], *once[:2]]
 
 
