@@ -170,10 +170,10 @@ def _disturbances(found: Record) -> list[str]:
     if not stolen:
         return []
     return [
-        f"- Of the processors' time the machine's host took {median(stolen):.0%} during a "
+        f"- The machine's host took {median(stolen):.0%} of the processors' time during a "
         f"step (median; in one of ten more than {stolen[len(stolen) * 9 // 10]:.0%}, at most "
         f"{stolen[-1]:.0%}). Steps with more than {DISTURBED:.0%} were taken once more, and the "
-        "less disturbed ones count; the minutes were not"
+        "less disturbed ones count. Measures that last minutes were not repeated"
     ]
 
 
