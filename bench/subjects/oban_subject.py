@@ -16,10 +16,12 @@ SLOTS = {"tuned": 200, "defaults": 10, "slots": 100}
 POOL = 10
 
 
-@worker(queue="default")  # type: ignore[untyped-decorator]
 class Handle:
     async def process(self, job: Any) -> None:
         await act(job.args["task"], job.args["data"])
+
+
+TASK: Any = worker(queue="default")(Handle)
 
 
 class ObanSubject(Subject):
@@ -48,7 +50,7 @@ def job_of(spec: Spec) -> Any:
     later = {"schedule_in": spec.delay} if spec.delay else {}
     # A lower number goes first, and there are ten.
     priority = max(0, 9 - spec.priority)
-    return Handle.new({"task": spec.task, "data": spec.data}, priority=priority, **later)
+    return TASK.new({"task": spec.task, "data": spec.data}, priority=priority, **later)
 
 
 if __name__ == "__main__":
