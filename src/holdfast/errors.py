@@ -276,6 +276,13 @@ class UnreadableReply(DatabaseError):
 class ConnectionFailed(DatabaseError):
     """No connection could be opened; nothing was sent."""
 
+    def __init__(
+        self, message: str, *, sqlstate: str | None = None, no_descriptor: bool = False
+    ) -> None:
+        self.no_descriptor = no_descriptor
+        """This process, or the machine, has no file descriptor left."""
+        super().__init__(message, sqlstate=sqlstate)
+
 
 class ConnectionLost(DatabaseError):
     """The connection broke under a statement, whose outcome is therefore unknown."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import platform
+import resource
 from collections import Counter
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +31,7 @@ from holdfast.worker.work_signal import WorkSignal
 from tests.worker.rig import Watch, ending, ends, eventually, the_row, working
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from holdfast.worker.leases import Lease
 
@@ -280,6 +283,46 @@ async def test_a_heartbeat_that_fails_does_not_cost_the_leases(
     assert (entry.status, entry.recoveries) == (Status.SUCCESSFUL, 0)
     assert failures > 1
     assert pg_hf.queue_manager.step_failures["heartbeat"] >= failures - 1
+
+
+async def test_a_worker_without_descriptors_renews_over_the_connection_it_has(
+    pg_hf: Holdfast,
+) -> None:
+    """A handler takes them all before the connection of the renewals is opened."""
+    lease = timedelta(seconds=0.6)
+
+    @pg_hf.entrypoint("greedy")
+    async def greedy(job: Job) -> None:
+        with without_descriptors():
+            await asyncio.sleep(3 * lease.total_seconds())
+
+    [job_id] = await pg_hf.queries.enqueue("greedy")
+    async with working(pg_hf, heartbeat_timeout=lease):
+
+        async def ended() -> bool:
+            return not await pg_hf.queries.queue_size()
+
+        await eventually(ended)
+
+    [entry] = await pg_hf.queries.job_history(job_id)
+    assert (entry.status, entry.recoveries) == (Status.SUCCESSFUL, 0)
+
+
+@contextmanager
+def without_descriptors() -> Iterator[None]:
+    """Nothing can be opened in this process, but what is open works."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for each in taken:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_a_lease_without_a_handler_is_released_with_an_error(

@@ -117,9 +117,9 @@ class Renewer:
                 try:
                     renewed = await self._renew_on(sources, home, leases, sent)
                 except ConnectionFailed as error:
-                    if sources is None or home is None or not error.full:
+                    if sources is None or home is None or not (error.full or error.no_descriptor):
                         raise
-                    # The server has no connection to spare, but this worker has one.
+                    # There is no further connection to be had, but this worker has one.
                     renewed = await self._renew_on(None, home, leases, sent)
         except (DatabaseError, TimeoutError) as error:
             reason = str(error) or "no answer in time"

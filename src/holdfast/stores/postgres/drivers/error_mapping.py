@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,7 @@ _LOST = frozenset({"25P03", "25P04", "53300", "57P01", "57P02", "57P03", "57P05"
 _READ_ONLY = "25006"
 FULL = "53300"
 _FULL_WORDS = re.compile("too many (?:clients|connections)|remaining connection slots")
+_NO_DESCRIPTOR = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE))
 _CONNECTION_CLASS = "08"
 _PROTOCOL_VIOLATION = "08P01"
 _DATA_CLASS = "22"
@@ -105,6 +108,13 @@ def unreachable(target: object, reason: object, sqlstate: str | None = None) -> 
             "role that is a member of pg_use_reserved_connections (PostgreSQL 16 or newer, with "
             "reserved_connections above 0)",
             sqlstate=FULL,
+        )
+    if any(each in words for each in _NO_DESCRIPTOR):
+        return ConnectionFailed(
+            f"could not connect to {target}: {words}; look for a handler that leaves files or "
+            "sockets open, or raise the limit (ulimit -n)",
+            sqlstate=sqlstate,
+            no_descriptor=True,
         )
     return ConnectionFailed(
         f"could not connect to {target}: {words}; "
