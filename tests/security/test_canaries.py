@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from holdfast import Holdfast, InvalidInput, Job, NewJob, RetryRequested
 from holdfast.cli.connect import Given, resolve
-from holdfast.cli.logs import JobLog, JsonFormatter, TextFormatter
+from holdfast.cli.logs import JsonFormatter, TextFormatter
 from holdfast.settings import Names
 from holdfast.stores.postgres.binding import Binding
 from holdfast.stores.postgres.drivers import dsn as dsns
@@ -98,7 +98,6 @@ async def test_no_secret_leaves_a_worker(pg18: Database, caplog: pytest.LogCaptu
         _register(hf)
         hf.instrument(OpenTelemetry(MeterProvider(metric_readers=[reader]), tracers))
         hf.observe(metrics)
-        hf.observe(JobLog())
         jobs = [NewJob(name, PAYLOAD.encode(), headers={"tenant": HEADER}) for name in NAMES]
         await hf.queries.enqueue_many(jobs)
         for _ in range(3):

@@ -13,7 +13,6 @@ import pytest
 import uvloop
 
 from holdfast import Holdfast, InvalidInput, Job, RetryRequested, Status
-from holdfast.cli.logs import JobLog
 from holdfast.events import Retired, Settled
 from holdfast.executors import DatabaseRetryEntrypointExecutor
 from holdfast.models import Failed, Held
@@ -246,7 +245,6 @@ async def test_a_retry_that_the_cap_ends_is_one_event_and_one_line(
         raise RetryRequested(MOMENT, "busy") from OSError("refused")
 
     watch = Watch(hf)
-    hf.observe(JobLog())
     job_id, _ = await drained(hf, "endless")
     first, last = [event for event in watch.events if isinstance(event, (Settled, Retired))]
     assert isinstance(first, Settled)

@@ -5,26 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
 
 from holdfast.cli.output import clean
-from holdfast.events import Event, Settled
-from holdfast.models import (
-    Abandoned,
-    Failed,
-    Held,
-    Job,
-    Outcome,
-    Released,
-    Retried,
-    Succeeded,
-    TracebackRecord,
-)
-from holdfast.redact import MASK, redact, secrets_in
-
-logger = logging.getLogger("holdfast.job")
+from holdfast.redact import redact
 
 # Only these extras of a record are written: whatever else a caller attaches may hold job data.
 _FIELDS = (
@@ -37,11 +22,6 @@ _FIELDS = (
     "error_type",
     "traceback",
 )
-
-_LONGEST_MESSAGE = 500
-_LEAST_HIDDEN = 4
-"""Shorter payloads would mask words that have nothing to do with them."""
-_LONGEST_TRACEBACK = 4000
 
 
 class LogLevel(StrEnum):
@@ -104,77 +84,3 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             fields["exception"] = redact(self.formatException(record.exc_info))
         return json.dumps(fields, default=str)
-
-
-class JobLog:
-    """An observer that logs how each job ended.
-
-    A failure is logged with its message and traceback. Credentials are masked in them, and what
-    they quote of the payload.
-    """
-
-    def notify(self, event: Event) -> None:
-        if isinstance(event, Settled):
-            for run in event.runs:
-                self._log(event.worker, *run)
-
-    def _log(self, worker: str, job: Job, outcome: Outcome, seconds: float) -> None:
-        level, words, record = _described(outcome)
-        if not logger.isEnabledFor(level):
-            return
-        extra: dict[str, object] = {
-            "job_id": job.id,
-            "entrypoint": job.entrypoint,
-            "attempt": job.attempts,
-            "worker": worker,
-            "outcome": type(outcome).__name__.lower(),
-            "seconds": round(seconds, 6),
-        }
-        if record is not None:
-            extra["error_type"] = record.exception_type
-            hide = _hider(job)
-            words += f" with {record.exception_type}: {_shortened(hide(record.exception_message))}"
-            if level >= logging.WARNING:
-                extra["traceback"] = hide(record.traceback).rstrip()[-_LONGEST_TRACEBACK:]
-        logger.log(level, "job %s (%s) %s", job.id, job.entrypoint, words, extra=extra)
-
-
-def _hider(job: Job) -> Callable[[str], str]:
-    """Masks quotes of the payload in a text: all of the payload, or a value of a JSON payload."""
-    payload = (job.payload or b"").decode("utf-8", "replace")
-    try:
-        hidden = secrets_in(json.loads(payload), [()])
-    except (ValueError, RecursionError):
-        hidden = set()
-    if len(payload) >= _LEAST_HIDDEN:
-        hidden.add(payload)
-
-    def hide(text: str) -> str:
-        for value in sorted(hidden, key=len, reverse=True):
-            text = text.replace(value, MASK)
-        return text
-
-    return hide
-
-
-def _shortened(message: str) -> str:
-    line = " ".join(message.split())
-    return line if len(line) <= _LONGEST_MESSAGE else f"{line[:_LONGEST_MESSAGE]}…"
-
-
-def _described(outcome: Outcome) -> tuple[int, str, TracebackRecord | None]:
-    """Return the level of a line, its words, and the exception behind it."""
-    match outcome:
-        case Succeeded():
-            return logging.DEBUG, "succeeded", None
-        case Retried(delay, _, traceback):
-            words = f"will be retried in {delay}"
-            return logging.INFO, words, traceback
-        case Failed(_, traceback):
-            return logging.WARNING, "failed", traceback
-        case Held(_, traceback):
-            return logging.WARNING, "is held", traceback
-        case Released(reason):
-            return logging.INFO, f"was released ({reason})", None
-        case Abandoned(reason):
-            return logging.INFO, f"was given up ({reason})", None

@@ -16,7 +16,6 @@ from typing import Any
 
 from holdfast.app import Holdfast
 from holdfast.cli.connect import Options
-from holdfast.cli.logs import JobLog
 from holdfast.cli.target import AppReference, opened
 from holdfast.errors import HoldfastError, InvalidInput, MissingDependency
 from holdfast.events import Telemetry
@@ -159,7 +158,6 @@ async def _work(
         on_stop.holdfast = holdfast
         holdfast.queue_manager.on_blocked = end_blocked
         holdfast.queue_manager.treat_suspects(_treatment(plan, role, holdfast))
-        holdfast.observe(JobLog())
         if telemetry is not None:
             holdfast.instrument(telemetry)
         if plan.counted:

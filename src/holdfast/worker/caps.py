@@ -6,33 +6,23 @@ import logging
 from typing import TYPE_CHECKING
 
 from holdfast.task import DefaultCap, ExecutorCap, TaskCap
+from holdfast.worker.job_log import log_job
 
 if TYPE_CHECKING:
     from holdfast.models import Held, Job
     from holdfast.task import Entrypoint
 
-logger = logging.getLogger("holdfast.worker")
-
 
 def log_retired(
     worker: str, entrypoint: Entrypoint, job: Job, outcome: Held, seconds: float
 ) -> None:
-    """Write the one line about a run whose request for a retry the cap refused."""
+    """Write the one line about a run whose request for a retry the cap refused, and its error."""
     cap, advice = _described(job, entrypoint)
-    extra: dict[str, object] = {
-        "job_id": job.id,
-        "entrypoint": job.entrypoint,
-        "attempt": job.attempts,
-        "worker": worker,
-        "outcome": "retired",
-        "seconds": round(seconds, 6),
-    }
-    if outcome.traceback is not None:
-        extra["error_type"] = outcome.traceback.exception_type
-    logger.warning(
-        "job %s (%s) is held after %d attempts by %s; %s",
-        *(job.id, job.entrypoint, job.attempts + 1, cap, advice),
-        extra=extra,
+    words = f"is held after {job.attempts + 1} attempts by {cap}"
+    log_job(
+        *(worker, job, logging.WARNING, "retired", words, outcome.traceback),
+        seconds=seconds,
+        advice=f"; {advice}",
     )
 
 

@@ -10,6 +10,7 @@ from holdfast.events import Lost, Observers, Retired, Settled
 from holdfast.lifecycle import RETIRE_LAST_RETRY
 from holdfast.models import Held, Outcome, Retried
 from holdfast.worker.caps import log_retired
+from holdfast.worker.job_log import log_ended
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +52,7 @@ class Publisher:
 
     def _settled(self, endings: Sequence[Ending]) -> None:
         self._lease_set.drop(lease for lease, _ in endings)
+        log_ended(self._worker, endings)
         if self._signal is not None:
             for _, outcome in endings:
                 if isinstance(outcome, Retried):

@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 
 
 def say_it_works(worker: str, served: Sequence[str], slots: int, place: str | None) -> None:
-    """Say on stderr what a worker serves, in a program that has not configured logging."""
-    if logging.getLogger("holdfast.worker").hasHandlers():
-        return
+    """Log what a worker serves; say it on stderr where the program has not configured logging."""
     names = ", ".join(served) or "nothing"
     where = f" on {place}" if place else ""
-    line = f"holdfast: worker {worker} serves {names} with {slots} slots{where}"
-    print(f"{line}; configure logging to hear more", file=sys.stderr)
+    line = f"worker {worker} serves {names} with {slots} slots{where}"
+    logger = logging.getLogger("holdfast.worker")
+    if logger.hasHandlers():
+        logger.info("%s", line)
+    else:
+        print(f"holdfast: {line}; configure logging to hear more", file=sys.stderr)
 
 
 @cache
