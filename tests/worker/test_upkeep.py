@@ -242,6 +242,29 @@ async def test_a_sleeper_that_never_polls_is_woken_for_a_job_that_nobody_announc
                 assert (await ran.get()).entrypoint == "mail"
 
 
+async def test_a_sleeper_that_is_left_alone_polls_for_itself(
+    queue: Holdfast, pg18: Database
+) -> None:
+    async with elsewhere(pg18) as holder, Holdfast.connect(pg18.dsn, notify=False) as sleeper:
+        ran = serve(sleeper)
+        # While another one looks for all, it polls only every thirty seconds.
+        async with working(sleeper, dequeue_timeout=SECOND / 2, heartbeat_timeout=SECOND):
+
+            async def asleep() -> bool:
+                return any(duty.others and not duty.alone for duty in duties([sleeper]))
+
+            async def left_alone() -> bool:
+                return any(duty.held and duty.alone for duty in duties([sleeper]))
+
+            await eventually(asleep)
+            holder.terminate()
+            await holder.wait()
+            await eventually(left_alone)
+            await sleeper.queries.enqueue("mail")
+            async with asyncio.timeout(10):
+                assert (await ran.get()).entrypoint == "mail"
+
+
 async def test_every_worker_hears_of_recovered_jobs_that_the_holder_does_not_serve(
     queue: Holdfast, pg18: Database
 ) -> None:

@@ -7,7 +7,6 @@ import asyncio
 import math
 from contextlib import suppress
 from enum import StrEnum
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from holdfast.clock import monotonic
@@ -334,17 +333,21 @@ class Claimer:
     async def _wait(self, drain: bool) -> None:
         """Wait for a notification, a stop, the next due job or the poll. A full worker ignores
         notifications."""
-        pause = self._poll_seconds
+        pause, sleeps = self._poll_seconds, False
         if not self._signal.listening:
             pause = min(pause, _DEAF_POLL_SECONDS)
-        elif self._duty.others and self._claims.shared:
+        elif sleeps := self._duty.others and self._claims.shared:
             pause *= _SLEEPER_POLLS
         entrypoints = self._dispatcher.entrypoints
         full = entrypoints is not None and entrypoints.full
         if not full:
             pause = await self._sooner(pause, drain)
 
-        await self._lease_set.until(partial(self._stirred, drain, full), seconds=pause)
+        def over() -> bool:
+            # Nobody else looks for due jobs any more.
+            return self._stirred(drain, full) or (sleeps and self._duty.held)
+
+        await self._lease_set.until(over, seconds=pause)
 
     def _stirred(self, drain: bool, was_full: bool) -> bool:
         """Whether the wait for work is over before its time."""

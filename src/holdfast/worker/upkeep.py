@@ -146,6 +146,7 @@ class UpkeepDuty:
         self.others = not self._duty.held
         if self._duty.held and not held:
             self._taken.set()
+            self._lease_set.changed.set()
 
     @property
     def _lasts(self) -> float:
