@@ -161,14 +161,21 @@ class Registry:
             return self
         for name in (*only, *without):
             if name not in self:
-                near = difflib.get_close_matches(name, self.names, n=3) or list(self.names)[:3]
-                raise InvalidInput(
-                    f"there is no entrypoint {name!r}; registered are {', '.join(near) or 'none'}"
+                near = difflib.get_close_matches(name, self.names, n=3)
+                advice = (
+                    f"did you mean {' or '.join(near)}?"
+                    if near
+                    else f"registered are {', '.join(sorted(self.names)) or 'none'}"
                 )
+                raise InvalidInput(f"there is no entrypoint {name!r}; {advice}")
+        left = [one for one in self if (not only or one.name in only) and one.name not in without]
+        if not left:
+            raise InvalidInput(
+                f"no entrypoint is left to serve: of {', '.join(sorted(only or self.names))} "
+                f"all are excepted; name fewer in without (`--except`)"
+            )
         new = Registry()
-        new.add_all(
-            [one for one in self if (not only or one.name in only) and one.name not in without]
-        )
+        new.add_all(left)
         return new
 
     def get(self, name: str) -> Entrypoint | None:

@@ -411,8 +411,12 @@ def test_a_worker_may_serve_some_entrypoints_only() -> None:
         hf.entrypoint(name)(_nothing)
     hf.serve(only=["mail", "ship"], without=["ship"])
     assert hf.served == ("mail",)
-    with pytest.raises(InvalidInput, match="no entrypoint 'mial'; registered are mail"):
+    with pytest.raises(InvalidInput, match=r"no entrypoint 'mial'; did you mean mail\?"):
         hf.serve(only=["mial"])
+    with pytest.raises(InvalidInput, match="no entrypoint 'x'; registered are bill, mail, ship"):
+        hf.serve(without=["x"])
+    with pytest.raises(InvalidInput, match="left to serve: of mail all are excepted"):
+        hf.serve(only=["mail"], without=["mail"])
 
 
 async def _nothing(job: Job) -> None: ...
