@@ -36,6 +36,7 @@ from tests.docs.blocks import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from tests.servers import Database
@@ -45,6 +46,8 @@ TO_RUN = [page for page in PAGES if steps(page) and page.name != "README.md"]
 """The blocks of the README are programs of their own: see tests/guide/test_readme.py."""
 _EXCUSED = '# mypy: disable-error-code="empty-body,no-redef,import-untyped"'
 """What a page may do and a module should not: leave out a body, show a function twice."""
+_MYPY = ("mypy", "--strict", "--config-file", "")
+_PYRIGHT = ("basedpyright", "--level", "error", "--pythonpath", sys.executable, "--project")
 _PATIENCE_SECONDS = 100
 INLINE = re.compile(r"`(holdfast [^`]+)`")
 FENCED = re.compile(r"^```.*?^```", flags=re.M | re.S)
@@ -137,14 +140,16 @@ async def test_the_blocks_of_a_page_run(
     await Reader(page, pg18.dsn).read()
 
 
-def test_the_python_of_all_pages_is_typed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("checker", [_MYPY, _PYRIGHT], ids=["mypy", "pyright"])
+def test_the_python_of_all_pages_is_typed(checker: Sequence[str], tmp_path: Path) -> None:
+    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
     for page in WITH_PYTHON:
         name = _page(page).removesuffix(".md").replace("/", "_").replace("-", "_")
         (tmp_path / f"page_{name}.py").write_text(_as_module(page), "utf-8")
     for name, code in tutorial_files("python").items():
         (tmp_path / name).write_text(code, "utf-8")
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file", "", str(tmp_path)],
+        [sys.executable, "-m", *checker, str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,
