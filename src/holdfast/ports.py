@@ -578,7 +578,12 @@ class Store(Protocol):
 
     @property
     def synchronous(self) -> bool:
-        """Whether its coroutines never suspend, so that no event loop is needed."""
+        """Whether it is for code without an event loop: its coroutines never suspend."""
+        ...
+
+    @property
+    def needs_loop(self) -> bool:
+        """Whether its coroutines may suspend."""
         ...
 
     def on(self, transaction: object, *, autocommit: bool = False) -> Store:

@@ -9,12 +9,13 @@ import psycopg
 import psycopg2
 import pytest
 import pytest_asyncio
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from holdfast.app import Holdfast
-from holdfast.errors import CarrierError, NoTransaction
+from holdfast.errors import CarrierError, InvalidInput, NoTransaction
 from tests.carriers.callers import async_engine, engine, opened, settled
 
 if TYPE_CHECKING:
@@ -123,6 +124,40 @@ async def test_a_session_that_waits_for_a_rollback(hf: Holdfast, pg18: Database)
         session.connection().invalidate()
         await refused(hf, session, "cannot be joined", "rollback")
     pool.dispose()
+
+
+async def test_a_transaction_that_an_error_has_ended(hf: Holdfast, pg18: Database) -> None:
+    pool, awaited = engine(pg18, "psycopg"), async_engine(pg18, "asyncpg")
+    with Session(pool) as session:
+        for _ in range(2):
+            with pytest.raises(DBAPIError):
+                session.execute(text("select 1 / 0"))
+            await refused(hf, session, "an error has ended", "roll it back")
+            # It was joined before from here on, so its database is known.
+            session.rollback()
+            hf.queries.on(session).queue_size()
+    async with AsyncSession(awaited) as asynchronous:
+        with pytest.raises(DBAPIError):
+            await asynchronous.execute(text("select 1 / 0"))
+        await refused(hf, asynchronous, "an error has ended", "savepoint")
+    pool.dispose()
+    await awaited.dispose()
+
+
+async def test_code_without_an_event_loop(hf: Holdfast, pg18: Database) -> None:
+    ship = hf.task(name="ship")(_ship)
+    pool = async_engine(pg18, "asyncpg")
+    async with AsyncSession(pool) as session:
+        with pytest.raises(InvalidInput, match=r"await enqueue\(\) instead"):
+            ship.on(session).enqueue_sync(1)
+        # The session is as it was before.
+        await ship.on(session).enqueue(1)
+        await session.commit()
+    assert len(await hf.queries.browse_queue()) == 1
+    await pool.dispose()
+
+
+async def _ship(order: int) -> None: ...
 
 
 async def test_another_database(hf: Holdfast, pg18: Database) -> None:

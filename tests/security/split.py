@@ -85,6 +85,10 @@ class RolesStore:
     def synchronous(self) -> bool:
         return self._as_worker.synchronous
 
+    @property
+    def needs_loop(self) -> bool:
+        return self._as_worker.needs_loop
+
     def on(self, transaction: object, *, autocommit: bool = False) -> PostgresStore:
         """A caller's connection has the rights of the caller."""
         return self._as_worker.on(transaction, autocommit=autocommit)

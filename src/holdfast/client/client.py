@@ -78,6 +78,12 @@ class Client:
     ) -> T:
         """Run `work` to its end in a thread that has no event loop."""
         if queries is not None:
+            # Refused before anything is begun: SQLAlchemy's session would be left half connected.
+            if queries.store.needs_loop:
+                raise InvalidInput(
+                    "this transaction needs an event loop; await enqueue() instead, or pass a "
+                    "synchronous session or connection to .on()"
+                )
             return now_or_never(work(queries))
         with suppress(RuntimeError):
             asyncio.get_running_loop()

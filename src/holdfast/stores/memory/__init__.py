@@ -414,6 +414,7 @@ class MemoryStore:
 
     dedicated = False
     synchronous = False
+    needs_loop = False
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._state = state = State(clock)

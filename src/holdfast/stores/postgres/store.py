@@ -108,6 +108,10 @@ class PostgresStore:
     def synchronous(self) -> bool:
         return self.driver.synchronous
 
+    @property
+    def needs_loop(self) -> bool:
+        return not self.driver.synchronous
+
     def on(self, transaction: object, *, autocommit: bool = False) -> PostgresStore:
         return self.over(join(transaction, self._home, autocommit=autocommit))
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _NO_TABLE = frozenset({"42P01", "3F000"})
 """SQLSTATEs of a table and of a schema that do not exist."""
+_ABORTED = "25P02"
+"""SQLSTATE of each statement after one that failed, until the rollback."""
 
 
 class Carrier(Protocol):
@@ -60,17 +62,30 @@ class JoinedDriver(BaseDriver):
     @asynccontextmanager
     async def _lend(self, seconds: float) -> AsyncIterator[Loan]:
         async with self._lock.taken(seconds) as deadline:
-            session = self._joins = await self._joined()
             try:
+                session = self._joins = await self._joined()
                 yield Loan(session, deadline)
             except DatabaseError as error:
-                if error.sqlstate not in _NO_TABLE:
+                explained = self._explained(error)
+                if explained is None:
                     raise
-                raise CarrierError(
-                    f"{self._carrier.what} sees no tables of Holdfast ({error}): it is connected "
-                    "to another database, or has another search_path; pass one of the database "
-                    "where `holdfast install` was run, or give Holdfast schema=…"
-                ) from None
+                raise explained from None
+
+    def _explained(self, error: DatabaseError) -> CarrierError | None:
+        """Name what the caller can do about it. None where the caller's connection is fine."""
+        what = self._carrier.what
+        if error.sqlstate == _ABORTED:
+            return CarrierError(
+                f"{what} is in a transaction that an error has ended; roll it back, or keep the "
+                "statement that fails behind a savepoint"
+            )
+        if error.sqlstate in _NO_TABLE:
+            return CarrierError(
+                f"{what} sees no tables of Holdfast ({error}): it is connected to another "
+                "database, or has another search_path; pass one of the database where "
+                "`holdfast install` was run, or give Holdfast schema=…"
+            )
+        return None
 
     async def _joined(self) -> Connection:
         session = await self._carrier.session(begin=not self._autocommit)
