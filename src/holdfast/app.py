@@ -18,8 +18,9 @@ from holdfast.client.groups import TaskGroup, TaskMethods
 from holdfast.client.handles import JobHandle, as_completed, wait_for
 from holdfast.client.job_checks import check_ids
 from holdfast.client.queries import Queries, SyncQueries
+from holdfast.client.tasks import Task
 from holdfast.clock import SystemClock
-from holdfast.errors import ConnectionFailed, InvalidInput, WrongEventLoop
+from holdfast.errors import ConnectionFailed, InvalidInput, InvalidTask, WrongEventLoop
 from holdfast.events import Observer, Observers, Telemetry
 from holdfast.executors import ExecutorFactory, build
 from holdfast.executors.table import table_executor
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.breaker import BreakerPolicy
-    from holdfast.client.tasks import Task
     from holdfast.clock import Clock
     from holdfast.explanation import Explanation
     from holdfast.lifecycle import Status
@@ -330,6 +330,11 @@ class Holdfast(TaskMethods):
     def include(self, *groups: TaskGroup) -> None:
         """Register the tasks of groups, and enqueue their jobs here from now on."""
         for group in groups:
+            if not isinstance(group, TaskGroup):
+                raise InvalidTask(
+                    f"include() takes a TaskGroup, got {group!r}; register one function with "
+                    "@hf.task"
+                )
             for task in group.tasks:
                 self._add_task(task)
 
@@ -341,6 +346,8 @@ class Holdfast(TaskMethods):
     def handle(self, job_id: int, task: Task[..., R]) -> JobHandle[R]:
         """The handle of a job whose id was kept, such as in the caller's own table."""
         [checked] = check_ids([JobId(job_id)])
+        if not isinstance(task, Task):
+            raise InvalidInput(f"handle() takes the task of the job, got {task!r}")
         return JobHandle(checked, task, self._client)
 
     async def wait_for(

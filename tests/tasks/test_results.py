@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from contextlib import asynccontextmanager
@@ -124,6 +125,10 @@ async def test_an_unknown_job_has_an_answer_and_no_result(hf: Holdfast) -> None:
         await handle.result(PATIENCE)
     with pytest.raises(InvalidInput):
         hf.handle(0, task)
+    with pytest.raises(InvalidInput, match="the task of the job"):
+        hf.handle(1, task.func)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="seconds, got 'soon'"):
+        await handle.wait("soon")  # type: ignore[arg-type]
 
 
 async def test_a_task_without_results_says_how_to_get_them(hf: Holdfast) -> None:
@@ -156,11 +161,16 @@ async def test_a_result_that_cannot_be_stored_fails_the_result_and_not_the_job(
     async def misfit() -> int:
         return "seven"  # type: ignore[return-value]
 
-    handles: list[Any] = [await large.enqueue(), await wrong.enqueue(), await misfit.enqueue()]
+    @hf.task(store_result=True)
+    async def endless() -> float:
+        return math.inf
+
+    tasks = (large, wrong, misfit, endless)
+    handles: list[Any] = [await task.enqueue() for task in tasks]
     async with working(hf):
         for handle, words in zip(
             handles,
-            ("the result has 103 bytes, more than the 100 allowed", "cannot be", "valid integer"),
+            ("has 103 bytes, more than the 100 allowed", "cannot be", "valid integer", "infinity"),
             strict=True,
         ):
             with pytest.raises(ResultMissing, match=words):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -252,7 +253,9 @@ async def test_a_payload_that_does_not_fit_is_held_without_an_attempt(hf: Holdfa
         ((Order(id=1), True), {}, "too many positional arguments"),
         ((Order(id=1),), {"order": Order(id=1)}, "multiple values"),
         ((Order(id=1),), {"expres": True}, "unexpected keyword argument 'expres'"),
-        ((Order(id=1),), {"extra": object()}, "cannot be written as JSON"),
+        ((Order(id=1),), {"extra": object()}, "argument 'extra' of .* cannot be written as JSON"),
+        ((Order(id=1),), {"extra": b"\xff"}, "'extra' .* base64"),
+        ((Order(id=1),), {"extra": [None, math.nan]}, "'extra' .* no NaN"),
     ],
 )
 async def test_arguments_that_do_not_fit_are_refused_and_nothing_is_enqueued(
@@ -349,6 +352,8 @@ async def test_a_task_of_no_queue_says_how_to_get_one() -> None:
 
     with pytest.raises(InvalidInput, match=r"hf\.include\(tasks\)"):
         await alone.enqueue()
+    with pytest.raises(InvalidTask, match="takes a TaskGroup"):
+        Holdfast.in_memory().include(alone)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

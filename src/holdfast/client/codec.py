@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InvalidArguments, InvalidPayload, InvalidTask, MissingDependency
 from holdfast.redact import ANY_KEY, MASK, SECRET_KEYWORD, secrets_in
@@ -30,19 +31,13 @@ if TYPE_CHECKING:
     from holdfast.client.signature import Signature
 
 Path = tuple[str, ...]
+Encoded = tuple[bytes, tuple[Path, ...]]
 
 _MOST_FAULTS = 5
 """More than these are left out of an error message."""
 
 _SHOWN_AS = b'"**********"'
 """How Pydantic dumps a secret."""
-
-
-class Encoded(NamedTuple):
-    """A payload, and the paths of the secrets in it."""
-
-    payload: bytes
-    redacted: tuple[Path, ...]
 
 
 class _SchemaWithSecrets(GenerateJsonSchema):
@@ -108,13 +103,16 @@ class Codec:
             ) from error
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Encoded:
-        """Check the arguments as a call would, and make a payload of them."""
-        values = dict(zip(self._positional, args, strict=False), **kwargs)
-        if len(values) != len(args) + len(kwargs) or not values.keys() <= self._known:
+        """Check the arguments as a call would. Return a payload and the paths of its secrets."""
+        values: dict[str, Any] = dict(zip(self._positional, args))  # noqa: B905 - half the time
+        if kwargs:
+            values.update(kwargs)
+        if len(values) != len(args) + len(kwargs) or (kwargs and not values.keys() <= self._known):
             misfit = self._signature.misfit(args, kwargs)
             raise InvalidArguments(f"task {self._name!r} takes {self._signature}; {misfit}")
+        checked = values
         try:
-            checked = self._arguments.validate_python(values)
+            checked = self._arguments.validator.validate_python(values)
             payload, found = _dump(self._arguments, checked)
         except pydantic.ValidationError as error:
             raise InvalidArguments(
@@ -122,10 +120,10 @@ class Codec:
             ) from None
         except (ValueError, TypeError, RecursionError) as error:
             raise InvalidArguments(
-                f"an argument of task {self._name!r} cannot be written as JSON: "
-                f"{self._reason(error)}"
+                f"{self._culprit(checked)} of task {self._name!r} cannot be written as JSON: "
+                f"{self._reason(error)}{_advice(error)}"
             ) from None
-        return Encoded(payload, tuple(dict.fromkeys((*self.redacted, *found))))
+        return payload, tuple(dict.fromkeys((*self.redacted, *found))) if found else self.redacted
 
     def decode(self, payload: bytes | None, hidden: set[str] | None = None) -> dict[str, Any]:
         """Decode the arguments in a payload. Add its secrets to `hidden`."""
@@ -134,7 +132,7 @@ class Codec:
             with contextlib.suppress(ValueError, RecursionError):
                 hidden |= secrets_in(json.loads(text), self.redacted)
         try:
-            found: dict[str, Any] = self._arguments.validate_json(text)
+            found: dict[str, Any] = self._arguments.validator.validate_json(text)
         except pydantic.ValidationError as error:
             raise InvalidPayload(
                 f"the payload does not fit task {self._name!r}: {self._faults(error)}"
@@ -149,7 +147,7 @@ class Codec:
         """Encode the return value of a handler as JSON. ValueError when it does not fit the
         annotation."""
         try:
-            payload, _ = _dump(self._result, self._result.validate_python(value))
+            payload, _ = _dump(self._result, self._result.validator.validate_python(value))
         except pydantic.ValidationError as error:
             raise ValueError(_faults(error, hide=self._secret_result)) from None
         return payload.decode()
@@ -161,6 +159,15 @@ class Codec:
         except pydantic.ValidationError as error:
             raise ValueError(_faults(error, hide=self._secret_result)) from None
 
+    def _culprit(self, checked: Mapping[str, Any]) -> str:
+        """Name the argument that cannot be written."""
+        for name in checked:
+            try:
+                _dump(self._arguments, {name: checked[name]})
+            except (ValueError, TypeError, RecursionError):
+                return f"argument {name!r}"
+        return "an argument"
+
     def _faults(self, error: pydantic.ValidationError) -> str:
         return _faults(error, hide=self.redacted)
 
@@ -169,16 +176,37 @@ class Codec:
         return type(error).__name__ if self.redacted else _first_line(error)
 
 
-def _dump(adapter: pydantic.TypeAdapter[Any], value: Any) -> tuple[bytes, list[Path]]:
+def _advice(error: Exception) -> str:
+    if "invalid utf-8" in str(error):
+        return "; bytes are stored as text: pass base64.b64encode(…).decode() instead"
+    return "; pass what JSON has, or a type that Pydantic can serialize"
+
+
+def _dump(adapter: pydantic.TypeAdapter[Any], value: Any) -> tuple[bytes, Sequence[Path]]:
     """JSON that can be read back, and the paths of the secrets that were found in the value."""
-    payload = adapter.dump_json(value, by_alias=True, round_trip=True)
+    # The adapter's own methods around these two take as long as the work itself.
+    payload = adapter.serializer.to_json(value, by_alias=True, round_trip=True)
+    # Pydantic writes null for numbers that JSON lacks. They would be read back as None, or refused.
+    if b"null" in payload and _is_beyond_json(adapter.serializer.to_python(value)):
+        raise ValueError("JSON has no NaN and no infinity")
     if _SHOWN_AS not in payload:
-        return payload, []
+        return payload, ()
     # Pydantic masks secrets in JSON. A dump to Python keeps them, in the same places.
     secrets: list[Path] = []
     plain = adapter.dump_python(value, by_alias=True, round_trip=True)
     revealed = _reveal(json.loads(payload), plain, (), secrets)
     return pydantic.TypeAdapter(Any).dump_json(revealed), secrets
+
+
+def _is_beyond_json(value: object) -> bool:
+    """Whether a number in it is NaN or infinite."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, Mapping):
+        return any(map(_is_beyond_json, value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(map(_is_beyond_json, value))
+    return False
 
 
 def _reveal(shown: Any, plain: Any, path: Path, secrets: list[Path]) -> Any:

@@ -182,4 +182,8 @@ def _checked(handles: Iterable[JobHandle[R]]) -> list[JobHandle[R]]:
 
 
 def _seconds(timeout: float | timedelta | None) -> float | None:
-    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if isinstance(timeout, timedelta):
+        return timeout.total_seconds()
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+        raise InvalidInput(f"timeout must be a timedelta or seconds, got {timeout!r}")
+    return timeout

@@ -34,6 +34,7 @@ DEFAULT_KEEP = timedelta(days=1)
 _LONGEST_KEEP = timedelta(days=3650)
 
 Arguments = Mapping[str, Any] | tuple[Any, ...]
+_NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,10 +337,10 @@ class BoundTask(Generic[P, R]):
                 headers=headers or None,
                 max_attempts=options.max_attempts,
             )
+        if isinstance(call, tuple):
+            return self.task._new_job(call, _NOTHING, self._options)
         if isinstance(call, Mapping):
             return self.task._new_job((), call, self._options)
-        if isinstance(call, tuple):
-            return self.task._new_job(call, {}, self._options)
         raise InvalidInput(
             f"enqueue_many takes {self.task.__name__}.job(…), a tuple or a mapping of arguments, "
             f"got a {type(call).__name__}"
