@@ -101,13 +101,14 @@ def test_a_second_signal_also_shortens_the_wait_for_a_blocked_event_loop(bench: 
     assert worker.ended() == 75, worker.log
 
 
-def test_a_blocked_event_loop_is_reported_with_the_entrypoint(bench: Bench) -> None:
-    bench.enqueue("block")
+def test_a_blocked_event_loop_is_reported_with_the_entrypoint_and_the_job(bench: Bench) -> None:
+    [job_id] = bench.enqueue("block")
     worker = bench.start("jobs:main")
 
-    until(lambda: "entrypoint 'block'" in worker.log, "the warning")
+    warning = f"the handler of 'block' (job {job_id}) has blocked the event loop for more than 2 s"
+    until(lambda: warning in worker.log, "the warning")
 
-    assert "jobs.py:" in worker.log
+    assert "jobs.py:" in worker.log.partition(warning)[2].partition("\n")[0]
 
 
 def test_a_signal_during_a_slow_start_ends_it(bench: Bench) -> None:
