@@ -87,6 +87,15 @@ class Fleet:
     def _hearing(self, worker: str) -> Any:
         return lambda _connection, sender, *_: self.heard.append((sender, worker))
 
+    async def sleeps(self, workers: int, *, runs: int) -> None:
+        """Wait until that many jobs have run and that many workers sleep again."""
+        await self.runs(runs)
+
+        async def all_listed() -> bool:
+            return len(await self.listed()) == workers
+
+        await eventually(all_listed)
+
     async def runs(self, count: int) -> None:
         async def reached() -> bool:
             return len(self.ran) >= count
@@ -114,6 +123,31 @@ async def test_one_job_wakes_one_worker(fleet: Fleet, pg: Database) -> None:
             await fleet.runs(count)
         assert len(fleet.heard) == 10
         assert {worker for _, worker in fleet.heard} <= set(await fleet.listed())
+
+
+async def test_the_trigger_of_raw_inserts_leaves_an_enqueue_to_wake_one_worker(
+    fleet: Fleet, pg: Database
+) -> None:
+    connection = fleet.connection
+    insert = "insert into holdfast (entrypoint) values ('mail')"
+    async with fleet.workers(2, "mail"), Holdfast.connect(pg.dsn) as producer:
+        await producer.install(notify_inserts=True, functions=True)
+        await fleet.listen()
+        await producer.queries.enqueue("mail", execute_after=HOUR)
+        await producer.queries.enqueue("mail")
+        await fleet.sleeps(2, runs=1)
+        await producer.queries.enqueue(["mail"] * 2)
+        await fleet.sleeps(2, runs=3)
+        await connection.execute("select holdfast_enqueue('mail')")
+        await fleet.sleeps(2, runs=4)
+        assert len(fleet.heard) == 3
+        assert "" not in {worker for _, worker in fleet.heard}, "that would be for all"
+        # What others insert in the same transaction wakes all the same.
+        async with connection.transaction():
+            await producer.queries.on(connection).enqueue("mail")
+            await connection.execute(insert)
+        await fleet.sleeps(2, runs=6)
+        assert [worker for _, worker in fleet.heard].count("") == 1
 
 
 @pytest.mark.parametrize("suspects", [Suspects.run, Suspects.only])

@@ -542,7 +542,7 @@ class Queries:
         entrypoint: str | None = None,
         last: timedelta | None = None,
     ) -> list[LogEntry]:
-        """Return the newest log rows. `since` limits their age."""
+        """Return the newest log rows. `last` limits their age."""
         return await self._store.jobs.log(
             limit=_positive("limit", limit),
             status=_status(status),
@@ -555,7 +555,7 @@ class Queries:
     ) -> list[Statistic]:
         """Return log rows counted by minute, entrypoint, priority and status, newest first.
 
-        since=None means all of them.
+        `last` limits their age; None means all of them.
         """
         since = None if last is None else _stretch("last", last)
         most = _MOST if limit is None else _positive("limit", limit)

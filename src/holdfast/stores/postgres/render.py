@@ -310,6 +310,10 @@ def _literal(text: str | None) -> str:
     return "null::text" if text is None else f"'{text}'"
 
 
+_MARKED = "set_config('holdfast.enqueued', '{prefix}', true)"
+"""Tells the trigger of notify_inserts.sql that this statement wakes workers by itself."""
+
+
 class Statements(dict[str, Statement]):
     """Every statement that runs against one set of tables, by name."""
 
@@ -337,6 +341,7 @@ class Statements(dict[str, Statement]):
             "on_duty": _ON_DUTY.format(**self.binding.relations),
             "own_channel": _OWN_CHANNEL,
             "most_woken": _MOST_WOKEN,
+            "marked": _MARKED.format(**self.binding.relations),
             "leased": leased(self.binding),
             "patience": PATIENCE,
             "since": SINCE,

@@ -7,7 +7,7 @@
 -- lock. As many sleeping workers as have room for the jobs are notified, chosen at random, each on its
 -- own channel; where none is found the message is for all.
 with clock as materialized (
-    select coalesce(:now::timestamptz, clock_timestamp()) as now
+    select coalesce(:now::timestamptz, clock_timestamp()) as now, {marked}
 ),
 new as (
     insert into {table} (

@@ -2,7 +2,7 @@
 -- Enqueues one job: the commonest call, and a plan without arrays has less to set up.
 -- Promise: that of insert.sql, with the same reply. Index: primary key, dedupe key.
 with clock as materialized (
-    select coalesce(:now::timestamptz, clock_timestamp()) as now
+    select coalesce(:now::timestamptz, clock_timestamp()) as now, {marked}
 ),
 new as (
     insert into {table} (

@@ -1,10 +1,15 @@
 -- role: owner
--- Wakes workers when rows are inserted, whoever inserts them. PostgreSQL drops a second NOTIFY with
--- the same words in one transaction, so that an enqueue of Holdfast's own still sends one.
+-- Wakes workers when rows are inserted, whoever inserts them. An enqueue of Holdfast's own is left
+-- alone: it has already chosen whom to wake, and marks its statement for this trigger.
 create or replace function {notify_insert}() returns trigger
 language plpgsql security invoker as $notify$
 begin
-    perform pg_catalog.pg_notify('{channel}', '');
+    if pg_catalog.current_setting('holdfast.enqueued', true) = '{prefix}' then
+        -- The mark is of one statement, and another may follow in this transaction.
+        perform pg_catalog.set_config('holdfast.enqueued', '', true);
+    else
+        perform pg_catalog.pg_notify('{channel}', '');
+    end if;
     return null;
 end
 $notify$;
