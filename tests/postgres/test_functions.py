@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
 
 from holdfast import Holdfast, Status
+from holdfast.models import ClaimRule
 from holdfast.stores.postgres.grants import Role
 from tests.security.roles import granted
 
@@ -135,15 +138,35 @@ async def test_another_prefix_has_functions_of_its_own(pg: Database, sql: Any) -
         await only_job(hf)
 
 
+@pytest.mark.parametrize("named", [False, True], ids=["search path", "schema"])
+async def test_workers_hear_of_what_is_enqueued_and_cancelled(pg18: Database, named: bool) -> None:
+    schema = pg18.schema if named else None
+    async with Holdfast.connect(pg18.dsn, schema=schema) as hf:
+        await hf.install(functions=True)
+        connection = await asyncpg.connect(pg18.dsn)
+        heard: asyncio.Queue[str] = asyncio.Queue()
+        await connection.add_listener(hf.names.channel, lambda *said: heard.put_nowait(said[-1]))
+        async with asyncio.timeout(30):
+            await connection.execute("select holdfast_enqueue('ship')")
+            assert await heard.get() == ""
+            [job] = await hf.store.leases.claim(
+                [ClaimRule("ship", timedelta(seconds=30))], limit=1, worker="w", sweep=True
+            )
+            assert await connection.fetchval("select holdfast_cancel($1)", job.id) is True
+            assert str(job.id) in await heard.get()
+        await connection.close()
+
+
 async def test_they_are_replaced_removed_and_uninstalled(hf: Holdfast, sql: Any) -> None:
     there = (
         "select count(*) from pg_proc where proname like 'holdfast\\_%'"
         " and pronamespace = current_schema()::regnamespace"
     )
+    of_the_tables = await sql.fetchval(there)
     await hf.install(functions=True)
-    assert await sql.fetchval(there) == 3
+    assert await sql.fetchval(there) == of_the_tables + 3
     await hf.install(functions=False)
-    assert await sql.fetchval(there) == 0
+    assert await sql.fetchval(there) == of_the_tables
     await hf.install(functions=True)
     await hf.uninstall()
     assert await sql.fetchval(there) == 0

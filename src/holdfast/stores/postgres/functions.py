@@ -43,7 +43,7 @@ def _execute(names: Names, statement: str, into: str, values: Mapping[str, str])
     return f"execute $statement${found.text}$statement$ into {into} using {using};"
 
 
-def _enqueue(names: Names) -> _Function:
+def _enqueue(names: Names, channel: str) -> _Function:
     values = {
         "now": "null::timestamptz",
         "entrypoint": "$1",
@@ -55,7 +55,7 @@ def _enqueue(names: Names) -> _Function:
         "headers": "headers::text",
         "max_attempts": "null::integer",
         "max_recoveries": "null::integer",
-        "channel": f"'{names.channel}'",
+        "channel": f"'{channel}'",
         "soon": f"interval '{SOON.total_seconds():.0f} seconds'",
         "key": "null::uuid",
     }
@@ -101,13 +101,13 @@ end
 """
 
 
-def _cancel(names: Names) -> _Function:
+def _cancel(names: Names, channel: str) -> _Function:
     values = {
         "now": "null::timestamptz",
         "ids": "array[job_id]",
         "actor": "actor",
         "reason": "reason",
-        "channel": f"'{names.channel}'",
+        "channel": f"'{channel}'",
     }
     return _Function(
         "_cancel",
@@ -141,9 +141,13 @@ end
     )
 
 
-def functions_sql(names: Names) -> str:
-    """A script that creates the functions; `names` says in which schema the tables are."""
-    made = (_enqueue(names), _cancel(names), _status(names))
+def functions_sql(names: Names, channel: str) -> str:
+    """A script that creates the functions; `names` says in which schema the tables are.
+
+    `channel` is where workers listen. It follows from the names that workers are given, which need
+    not have the schema.
+    """
+    made = (_enqueue(names, channel), _cancel(names, channel), _status(names))
     return drop_sql(names) + "\n".join(
         f"create function {names.table(one.suffix)}({one.arguments}) returns {one.returns}\n"
         f"language plpgsql security invoker set search_path = pg_catalog, pg_temp\n"
@@ -163,7 +167,7 @@ async def install(driver: Driver, names: Names, *, wanted: bool) -> None:
     """Create or replace the functions, or remove them. They stand beside the tables."""
     placed = await _placed(driver, names)
     async with driver.transaction() as tx:
-        await tx.script(functions_sql(placed) if wanted else drop_sql(placed))
+        await tx.script(functions_sql(placed, names.channel) if wanted else drop_sql(placed))
 
 
 async def installed(driver: Driver, names: Names) -> bool:
