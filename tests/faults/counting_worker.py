@@ -12,6 +12,8 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import uvloop
+
 from holdfast import Context, Holdfast, Job
 from holdfast.worker.handler_transaction import HandlerTransaction
 
@@ -48,4 +50,5 @@ def plant() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main(*sys.argv[1:]))
