@@ -1,7 +1,12 @@
 create or replace function "holdfast_notify_insert"() returns trigger
 language plpgsql security invoker as $notify$
 begin
-    perform pg_catalog.pg_notify('ch_holdfast', '');
+    if pg_catalog.current_setting('enqueued.into', true) = 'holdfast' then
+        -- The mark is of one statement, and another may follow in this transaction.
+        perform pg_catalog.set_config('enqueued.into', '', true);
+    else
+        perform pg_catalog.pg_notify('ch_holdfast', '');
+    end if;
     return null;
 end
 $notify$;

@@ -181,27 +181,104 @@ async def test_restored_rows_are_not_counted_when_our_own_ids_reach_theirs(pg: D
         assert await count_all(connection, store) == ROWS
 
 
-async def test_the_documented_delete_takes_no_row_that_is_still_to_be_counted(
-    pg: Database,
-) -> None:
+async def test_the_documented_delete_takes_no_job_out_of_the_statistics(pg: Database) -> None:
     page = (Path(__file__).parents[2] / "docs" / "guides" / "retention.md").read_text(
         encoding="utf-8"
     )
-    [delete] = re.findall(r"```sql\n(delete from holdfast_log\n.*?)```", page, re.DOTALL)
+    [delete] = re.findall(r"```sql\n(delete from holdfast_log\n?.*?)```", page, re.DOTALL)
     columns = "job_id, status, entrypoint, priority, attempt, recoveries, created"
     old = f"insert into holdfast_log ({columns})"
     async with tables.installed(pg.dsn) as (connection, store):
         await connection.execute(f"{old} values (1, 'successful', 'mail', 0, 1, 0, '2020-01-01')")
-        assert await connection.execute(delete) == "DELETE 0"
-        async with asyncio.timeout(30):
-            while await count(connection) < 1:
-                await store.jobs.aggregate()
+        assert await count_all(connection, store) == 1
         await connection.execute(f"{old} values (2, 'successful', 'mail', 0, 1, 0, '2020-01-01')")
-        assert await connection.execute(delete) == "DELETE 1"
-        async with asyncio.timeout(30):
-            while await count(connection) < 2:
-                await store.jobs.aggregate()
-        assert await connection.execute(delete) == "DELETE 1"
+        assert await connection.execute(delete) == "DELETE 2"
+        assert await count_all(connection, store) == 2
+
+
+WORKED = """
+insert into holdfast_log
+    (job_id, status, entrypoint, priority, attempt, recoveries, due_at, claimed_at, created)
+select n, (array['successful', 'exception', 'queued', 'deleted'])[1 + n % 4]::holdfast_status,
+       'mail' || n % 3, n % 2, 0, 0, due, due + interval '3 milliseconds' * n * n,
+       due + case when n % 7 > 0 then interval '4 milliseconds' * n * n else interval '1 hour' end
+from generate_series(1, 200) n, (select timestamptz '2026-01-01 00:00:30 UTC' as due) d
+"""
+CELLS = "select * from holdfast_statistics order by bucket, entrypoint, priority, status"
+
+
+@pytest.mark.parametrize("by_hand", ["delete from holdfast_log", "truncate holdfast_log"])
+async def test_rows_that_are_deleted_before_they_are_counted_do_not_vanish(
+    pg: Database, by_hand: str
+) -> None:
+    async with tables.installed(pg.dsn) as (connection, store):
+        await connection.execute(WORKED)
+        await count_all(connection, store)
+        expected = await connection.fetch(CELLS)
+        await connection.execute("delete from holdfast_log; delete from holdfast_statistics")
+
+        await connection.execute(WORKED)
+        async with connection.transaction():
+            await connection.execute("delete from holdfast_log where job_id = 1")
+            await connection.execute(by_hand)
+        assert await connection.fetch(CELLS) == expected
+        assert await count_all(connection, store) == 200
+
+
+async def test_rows_that_are_deleted_when_they_are_counted_are_counted_once(pg: Database) -> None:
+    async with tables.installed(pg.dsn) as (connection, store):
+        await settle(store, 3)
+        assert await count_all(connection, store) == 3
+        await settle(store, 2)
+        await connection.execute("delete from holdfast_log")
+        assert await count_all(connection, store) == 5
+        await settle(store, 1)
+        async with connection.transaction():
+            await connection.execute("savepoint before")
+            await connection.execute("delete from holdfast_log")
+            await connection.execute("rollback to before")
+        assert await count_all(connection, store) == 6
+
+
+async def test_counting_and_deleting_at_once_count_each_row_once(pg: Database) -> None:
+    """The upkeep leaves the mark alone while a deletion counts, and the deletion waits for it."""
+    async with tables.installed(pg.dsn) as (connection, store), tables.session(pg.dsn) as other:
+        await settle(store, 4)
+        transaction = other.transaction()
+        await transaction.start()
+        await other.execute("delete from holdfast_log where job_id % 2 = 0")
+        await store.jobs.aggregate()
+        assert await count(connection) == 0
+        await transaction.commit()
+        assert await count_all(connection, store) == 4
+
+        await settle(store, 4)
+        async with connection.transaction():
+            await connection.execute("select from holdfast_counted for update")
+            deleting = asyncio.create_task(other.execute("delete from holdfast_log"))
+            await connection.execute(
+                "update holdfast_counted set tx = pg_current_xact_id()::text::bigint"
+            )
+            waiting = (
+                "select count(*) from pg_stat_activity"
+                " where wait_event_type = 'Lock' and query = 'delete from holdfast_log'"
+            )
+            async with asyncio.timeout(30):
+                while not await connection.fetchval(waiting):
+                    await connection.execute("select pg_stat_clear_snapshot()")
+            await connection.execute(
+                "update holdfast_statistics set count = count + 4"
+                " where bucket = (select max(bucket) from holdfast_statistics)"
+            )
+        await asyncio.wait_for(deleting, 30)
+        assert await count_all(connection, store) == 8
+
+
+async def test_rows_of_another_server_are_not_counted_when_they_are_deleted(pg: Database) -> None:
+    async with tables.installed(pg.dsn) as (connection, store):
+        await connection.execute(RESTORED)
+        await settle(store, 2)
+        await connection.execute("delete from holdfast_log")
         assert await count(connection) == 2
 
 

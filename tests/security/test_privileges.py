@@ -161,6 +161,18 @@ LOGGED = (
 )
 
 
+def test_what_the_pruner_deletes_before_it_is_counted_stays_in_the_statistics(
+    roles18: Roles,
+) -> None:
+    with roles18.owner() as owner:
+        owner.execute(LOGGED.format(status="successful").encode())
+    with roles18.connection(Role.PRUNER) as connection:
+        assert connection.execute(b"delete from holdfast_log").rowcount == 1
+    with roles18.owner() as owner:
+        found = owner.execute(b"select entrypoint, count from holdfast_statistics").fetchall()
+    assert found == [("x", 1)]
+
+
 @pytest.mark.parametrize("status", ["successful", "exception"])
 def test_an_operator_cannot_log_what_only_a_worker_can_know(roles18: Roles, status: str) -> None:
     statement = LOGGED.format(status=status).encode()

@@ -1,6 +1,6 @@
 -- enqueue:raise($1 now, $2 entrypoint, $3 entrypoints, $4 payloads, $5 priorities, $6 instants, $7 delays, $8 dedupe_keys, $9 headers, $10 max_attempts, $11 max_recoveries, $12 key, $13 channel, $14 soon)
 with clock as materialized (
-    select coalesce($1::timestamptz, clock_timestamp()) as now
+    select coalesce($1::timestamptz, clock_timestamp()) as now, set_config('enqueued.into', 'holdfast', true)
 ),
 new as (
     insert into "holdfast" (

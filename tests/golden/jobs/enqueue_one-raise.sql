@@ -1,6 +1,6 @@
 -- enqueue_one:raise($1 now, $2 entrypoint, $3 payload, $4 priority, $5 instant, $6 delay, $7 dedupe_key, $8 headers, $9 max_attempts, $10 max_recoveries, $11 soon, $12 key, $13 channel)
 with clock as materialized (
-    select coalesce($1::timestamptz, clock_timestamp()) as now
+    select coalesce($1::timestamptz, clock_timestamp()) as now, set_config('enqueued.into', 'holdfast', true)
 ),
 new as (
     insert into "holdfast" (

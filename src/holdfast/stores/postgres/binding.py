@@ -141,6 +141,11 @@ class Binding:
             **quoted,
         }
 
+    @property
+    def functions(self) -> dict[str, str]:
+        """The names of the functions that the tables themselves need."""
+        return {"count_deleted": self.names.table("_count_deleted")}
+
     def word(self, status: Status) -> str:
         """A state as a literal, so that a plan made without values can use it."""
         return f"'{status}'::{self.names.table('_status')}"

@@ -120,7 +120,9 @@ def uninstall_sql(names: Names) -> str:
     relations = Binding(names).relations
     tables = [name for key, name in relations.items() if key not in ("prefix", "status")]
     drops = [f"drop table if exists {name};" for name in sorted(tables)]
-    drops += [f"drop function if exists {_notify_insert(names)};", drop_sql(names).rstrip()]
+    functions = (*Binding(names).functions.values(), _notify_insert(names))
+    drops += [f"drop function if exists {name};" for name in functions]
+    drops.append(drop_sql(names).rstrip())
     return "\n".join(["begin;", *drops, f"drop type if exists {relations['status']};", "commit;\n"])
 
 

@@ -63,7 +63,8 @@ class Migration:
         return dict(_HEADER.findall(self.template))
 
     def sql(self, names: Names) -> str:
-        return self.template.format(**Binding(names).relations)
+        binding = Binding(names)
+        return self.template.format(**binding.relations, **binding.functions)
 
     def sql_for_new_tables(self, names: Names) -> str:
         """The same for tables that nobody uses, in the transaction that creates them."""

@@ -310,7 +310,7 @@ def _literal(text: str | None) -> str:
     return "null::text" if text is None else f"'{text}'"
 
 
-_MARKED = "set_config('holdfast.enqueued', '{prefix}', true)"
+_MARKED = "set_config('enqueued.into', '{prefix}', true)"
 """Tells the trigger of notify_inserts.sql that this statement wakes workers by itself."""
 
 
