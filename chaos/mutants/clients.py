@@ -97,8 +97,8 @@ def enqueue_not_durable() -> None:
     for file in ("insert", "insert_one"):
         rewrite(
             file,
-            "clock_timestamp()) as now\n",
-            "clock_timestamp()) as now, set_config('synchronous_commit', 'off', true)\n",
+            "as now, {marked}\n",
+            "as now, {marked}, set_config('synchronous_commit', 'off', true)\n",
         )
 
 
