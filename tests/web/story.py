@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from tests.servers import Database
 
 SQL = """
-insert into holdfast_workers (id, host, pid, version, entrypoints, concurrency, running, state,
-    started_at, heartbeat, heartbeat_timeout)
+insert into holdfast_workers (id, host, pid, version, entrypoints, breaker_names, concurrency,
+    running, state, started_at, heartbeat, heartbeat_timeout)
 select 'app-' || n || ':' || 2390 + n || ':9f2c01aa', 'app-' || n, 2390 + n, '0.1.0',
        array['charge_card', 'sync_inventory', 'webhook_deliver', 'resize_image', 'send_email',
              'rollup_hourly'],
+       array['stripe', '', 'search', '', '', ''],
        100, (array[31, 24, 18, 14, 9])[n], 'running', now() - interval '5 h',
        now() - case when n = 4 then interval '21 s' else make_interval(secs => n * 0.4) end,
        case when n = 4 then interval '30 s' else interval '1 h' end

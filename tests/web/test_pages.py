@@ -58,6 +58,8 @@ async def test_the_overview_says_what_needs_a_person(browser: Browser) -> None:
     assert "things need a person." in page
     assert "36 jobs are held, in 3 groups 24 by ReadTimeout in charge_card." in page
     assert "Breaker stripe is open" in page
+    assert "27 jobs of charge_card wait for it." in page
+    assert "charge_card breaker stripe is open" in page
     assert "render_invoice_v2 has no worker" in page
     assert "4 workers, 1 silent" in page
     assert "no live worker serves it" in page
@@ -112,6 +114,16 @@ async def test_filters_choose_by_everything_that_the_form_offers(browser: Browse
         assert f'href="/jobs/{job_id}"' in await browser.text(f"/jobs?{query}"), query
     for query in ("entrypoint=other", "status=held", "header=tenant%3Dred", "worker=w", "error=x"):
         assert f'href="/jobs/{job_id}"' not in await browser.text(f"/jobs?{query}"), query
+
+
+async def test_the_list_says_which_breaker_jobs_wait_for(browser: Browser) -> None:
+    page = plain(await browser.text("/jobs?entrypoint=charge_card"))
+    assert "Those that wait cannot start: breaker stripe is open" in page
+    assert "waits: breaker stripe is open" in page
+    breakers = plain(await browser.text("/breakers"))
+    assert "stripe charge_card" in breakers
+    assert "search webhook_deliver" in breakers
+    assert "waits: breaker" not in await browser.text("/jobs?entrypoint=webhook_deliver")
 
 
 async def test_people_read_other_words_than_sql(browser: Browser) -> None:

@@ -89,7 +89,7 @@ async def load(visit: Visit) -> dict[str, Any]:
     wanted = chosen_of(visit.params)
     ended = wanted.status in FINAL
     counts = await pages.counts(visit.look, wanted.entrypoint)
-    around = await surroundings(visit.look, visit.now)
+    around = await surroundings(visit.look, visit.now, open_breakers=visit.nav.open > 0)
     listed = await (_ended if ended else _live)(visit, wanted, around)
     rates = await pages.rates(
         visit.look, timedelta(days=1), timedelta(days=2), entrypoint=wanted.entrypoint

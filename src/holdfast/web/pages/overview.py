@@ -257,6 +257,13 @@ def troubles(facts: Facts, now: datetime) -> list[Trouble]:
     served = pages.served(facts.workers, now)
     failures = _failures(facts.rates_of, now)
     stopped = {pause.name for pause in facts.pauses} - {""}
+    behind = pages.behind(facts.workers)
+    shut = {
+        name: breaker
+        for breaker in facts.breakers
+        if breaker.state is not BreakerState.CLOSED
+        for name in behind.get(breaker.name, ())
+    }
     names = {*facts.waiting, *running, *held, *failures, *served, *stopped}
     found = [
         _judged(
@@ -272,19 +279,29 @@ def troubles(facts: Facts, now: datetime) -> list[Trouble]:
             name in served,
             now,
             next((g.kind for g in facts.groups if g.entrypoint == name), ""),
-            pages.paused(facts.pauses, name),
+            _stopped(pages.paused(facts.pauses, name), shut.get(name)),
         )
         for name in names
     ]
     return sorted(found, key=lambda row: (-row.weight, row.name))
 
 
-def _judged(
-    row: Trouble, held: int, served: bool, now: datetime, kind: str, pause: Pause | None
-) -> Trouble:
+def _stopped(pause: Pause | None, breaker: Breaker | None) -> dict[str, Any] | None:
+    """What keeps all jobs of an entrypoint from starting, as the fields of its line."""
     if pause is not None:
         why = f"paused by {pause.actor or 'unknown'}: {pause.reason}"
-        return replace(row, shape="canceled", tone="queued", why=why, weight=3000, paused=True)
+        return {"shape": "canceled", "tone": "queued", "why": why, "weight": 3000, "paused": True}
+    if breaker is not None:
+        why = f"breaker {breaker.name} is {breaker.state.replace('_', ' ')}"
+        return {"shape": "open", "tone": "risk", "why": why, "weight": 3500}
+    return None
+
+
+def _judged(
+    row: Trouble, held: int, served: bool, now: datetime, kind: str, stop: dict[str, Any] | None
+) -> Trouble:
+    if stop is not None:
+        return replace(row, **stop)
     late = now - row.oldest if row.oldest else timedelta(0)
     if not served and (row.waiting.due or row.waiting.later):
         return replace(row, shape="warn", tone="warn", why="no live worker serves it", weight=4000)
