@@ -113,6 +113,8 @@ def test_the_demo_plays_by_itself_and_accounts_for_every_job(played: Played) -> 
         r"failed --embedded=",
     ):
         assert re.search(told, output), (told, output)
+    # The ledger is on the last screen of a terminal of 24 lines.
+    assert len(output[output.index("The ledger: ") :].splitlines()) < 20
     assert "\x1b" not in output
     assert left_behind(directory) == []
 

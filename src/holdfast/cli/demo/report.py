@@ -1,5 +1,5 @@
-"""The report of the demo when all is settled: the ledger, the incidents, and commands to try
-next."""
+"""The report of the demo when all is settled: the incidents, commands to try next, and the
+ledger."""
 
 from __future__ import annotations
 

@@ -189,7 +189,8 @@ async def _watched(stage: Stage) -> AsyncIterator[None]:
 
 
 async def _print(stage: Stage, ledger: Ledger) -> None:
-    report.print_ledger(ledger, stage.producer.skipped)
     await report.print_recoveries(stage.hf, ledger, stage.nemesis.incidents, stage.crew)
     await report.print_refusals(stage.hf, refusals(stage.directory), stage.crew)
     report.print_next(stage.directory, stage.producer, stage.producer.ids[BROKEN])
+    # Last, or it would be above the first line of a terminal of 24.
+    report.print_ledger(ledger, stage.producer.skipped)
