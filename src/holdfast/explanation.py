@@ -309,11 +309,13 @@ def _slots_full(facts: Facts) -> Explanation | None:
     if any(w.running < w.concurrency and w not in own for w in serving):
         return None
     slots = sum(worker.concurrency for worker in serving)
-    number = f"{len(serving)} worker{'s' if len(serving) != 1 else ''}"
-    which = f"slots for {name}, such as threads," if own else f"{slots} slots"
+    number = f"the {len(serving)} worker{'s' if len(serving) != 1 else ''}"
+    verb = "serve" if len(serving) != 1 else "serves"
     return Explanation(
         Code.SLOTS_FULL,
-        f"All {which} of {number} that could run it are in use.",
+        f"No thread or process for {name} is free in {number} that {verb} it."
+        if own
+        else f"All {slots} slots of {number} that {verb} {name} are in use.",
         command="holdfast run --processes N" if own else "holdfast run --concurrency N",
         details={"workers": [worker.id for worker in serving], "own": bool(own)},
     )
