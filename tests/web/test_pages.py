@@ -310,6 +310,17 @@ async def test_what_the_doctor_found_is_on_the_page(browser: Browser) -> None:
     assert overview.count("render_invoice_v2 has no worker") == 1
 
 
+async def test_no_page_but_the_first_waits_for_the_doctor(browser: Browser) -> None:
+    await browser.text("/")
+    checkup = browser.web.site.checkup
+    found, checkup._next_at, checkup.findings = checkup.findings, 0.1, ()
+    async with checkup._looking:
+        assert "Fsync is off" not in await browser.text("/")
+    assert checkup._task is not None
+    await checkup._task
+    assert checkup.findings == found
+
+
 def test_the_query_of_another_session_is_not_on_the_page() -> None:
     told = warning("old_transaction", "pid 7 is old: select 'a@b.example'", "psql")
     assert _without_queries(told).finding == "pid 7 is old"

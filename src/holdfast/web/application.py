@@ -178,7 +178,7 @@ class WebApp:
             site, who, address = self.site, _who(request), _address(request, page)
             try:
                 if page.examined:
-                    await site.checkup.refresh()
+                    await site.checkup.seen()
                 async with site.visit(who, address) as visit:
                     found = await page.load(visit)
             except HoldfastError as error:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 
 from holdfast.clock import monotonic
-from holdfast.errors import ConnectionFailed, ConnectionLost, DatabaseError
+from holdfast.errors import ConnectionFailed, ConnectionLost, DatabaseError, HoldfastError
 from holdfast.monitor.doctor import Finding, examine
 from holdfast.monitor.doctor.finding import warning
 from holdfast.monitor.reader import PageReader
@@ -25,6 +26,23 @@ class Checkup:
         self._next_at = 0.0
         self._looking = asyncio.Lock()
         self.findings: tuple[Finding, ...] = ()
+        self._task: asyncio.Task[None] | None = None
+
+    async def seen(self) -> None:
+        """Have findings. Only the first page waits for them, because a look takes long."""
+        if not self._next_at:
+            await self.refresh()
+        elif monotonic() >= self._next_at and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._look_again())
+
+    async def _look_again(self) -> None:
+        # Without contact the page itself says so.
+        with suppress(HoldfastError):
+            await self.refresh()
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
     async def refresh(self) -> None:
         """Look again if the last look is old, in a read-only transaction of its own."""

@@ -124,5 +124,6 @@ class Site:
 
     async def close(self) -> None:
         self.errands.close()
+        self.checkup.close()
         await self.reader.close()
         await self.live_reader.close()
