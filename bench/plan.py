@@ -113,14 +113,13 @@ def _fleet(sizes: Sizes, _: Pace) -> float:
 
 
 def _shared_backlog(sizes: Sizes, pace: Pace) -> float:
-    return 2 * sizes.fleet / pace.drain + 10.0
+    return 2 * (sizes.fleet / pace.drain + sizes.fleet / pace.bulk) + 20.0
 
 
 FILLS: dict[str, Seconds] = {
     drain.WAITING: lambda sizes, pace: _AROUND + sizes.drain / pace.bulk,
     drain.NAPS: lambda sizes, pace: _AROUND + sizes.nap / pace.bulk,
     drain.CLUTTER: _fill_clutter,
-    fleet.BACKLOG: lambda sizes, pace: _AROUND + sizes.fleet / pace.bulk,
     backlog.MILLION: _fill_many,
     backlog.LANES: _fill_many,
 }
@@ -241,7 +240,6 @@ FLEET = (
         fleet.shared_backlog,
         ("fleet_drain",),
         _shared_backlog,
-        fills=fleet.BACKLOG,
         only=frozenset({"holdfast"}),
     ),
 )

@@ -6,7 +6,6 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from bench.measures.drain import drain
 from bench.process import Process, wait_until
 from bench.results import percentile
 from bench.stage import filled
@@ -24,7 +23,6 @@ SIZES = (1, WORKERS, MANY)
 _MANY_OF = frozenset({"holdfast", "pgqueuer"})
 """200 workers of others need more connections than the server has."""
 
-BACKLOG = "fleet"
 FAMILY = "fleet_transactions"
 _GAP = 0.05
 _WARM_UP = 20
@@ -32,6 +30,7 @@ _WARM_UP_PER_WORKER = 3
 """The first job of a worker prepares its statements, which takes milliseconds. Most get one."""
 
 _WARM_UP_GAP = 0.02
+_AT_REST_SECONDS = 2.0
 _PATIENCE = 180.0
 _COUNTED = (
     "select xact_commit + xact_rollback from pg_stat_database where datname = current_database()"
@@ -75,26 +74,43 @@ def fleet(stage: Stage, subject: Contestant) -> dict[str, float]:
 
 def shared_backlog(stage: Stage, subject: Contestant) -> dict[str, float]:
     """The drain of 200 workers in 8 processes, beside that of two workers."""
-    sizes = stage.sizes_of(subject)
-
-    def fill(process: Process, _database: str) -> None:
-        filled(process, sizes.fleet, sizes.fill_seconds)
-
-    def drained(processes: int, workers: int) -> float:
-        with stage.database(subject, BACKLOG, fill) as database:
-            return drain(
-                stage,
-                subject,
-                database,
-                sizes.fleet,
-                10 * sizes.drain_seconds,
-                processes=processes,
-                workers=workers,
-            ).rate
-
-    two, many = drained(2, 1), drained(PROCESSES, MANY // PROCESSES)
+    two, many = _drain(stage, subject, 2, 1), _drain(stage, subject, PROCESSES, MANY // PROCESSES)
     stage.notes["two workers"], stage.notes["fleet"] = two, many
     return {"fleet_drain": many / two}
+
+
+def _drain(stage: Stage, subject: Contestant, processes: int, workers: int) -> float:
+    """Jobs a second. Warm workers stand still while the jobs are enqueued.
+
+    Otherwise the start of 200 workers, and of their connections, would be measured.
+    """
+    sizes = stage.sizes_of(subject)
+    with (
+        stage.database(subject) as database,
+        stage.watched(subject, database) as await_empty,
+        stage.start(subject, database) as feeder,
+        ExitStack() as stack,
+    ):
+        crew = [stack.enter_context(stage.start(subject, database)) for _ in range(processes)]
+        for process in crew:
+            process.ask("work", workers=workers)
+        for _ in range(_WARM_UP_PER_WORKER * processes * workers):
+            filled(feeder, 1, sizes.fill_seconds)
+        await_empty()
+        time.sleep(_AT_REST_SECONDS)
+        due = sum(process.done for process in crew) + sizes.fleet
+        for process in crew:
+            process.suspend()
+        filled(feeder, sizes.fleet, sizes.fill_seconds)
+        resumed = time.monotonic()
+        for process in crew:
+            process.resume()
+        wait_until(
+            lambda: sum(process.done for process in crew) >= due,
+            patience=_PATIENCE,
+            what=f"{subject.name}: the end of the backlog",
+        )
+        return sizes.fleet / (await_empty() - resumed)
 
 
 def _cost(stage: Stage, subject: Contestant, workers: int) -> Cost:
