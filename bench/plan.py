@@ -108,7 +108,7 @@ def _steady(sizes: Sizes, _pace: Pace) -> float:
 
 
 def _fleet(sizes: Sizes, _: Pace) -> float:
-    once = sizes.idle_seconds + 0.06 * sizes.probes + 4 * fleet.REPORTED_SECONDS
+    once = 20.0 + sizes.idle_seconds + 0.09 * sizes.probes + 4 * fleet.REPORTED_SECONDS
     return len(fleet.SIZES) * once
 
 
@@ -231,8 +231,7 @@ FLEET = (
         fleet.fleet,
         (fleet.FAMILY, "fleet_p50", "fleet_p99", "fleet_idle"),
         _fleet,
-        rounds=2,
-        fewer=1,
+        rounds=1,
         closely=_OURS,
         only=frozenset({"holdfast", "pgqueuer", "procrastinate"}),
     ),

@@ -31,6 +31,8 @@ _WARM_UP_PER_WORKER = 3
 
 _WARM_UP_GAP = 0.02
 _AT_REST_SECONDS = 2.0
+_STARTING_SECONDS = 5.0
+_STARTING_SECONDS_PER_WORKER = 0.1
 _PATIENCE = 180.0
 _COUNTED = (
     "select xact_commit + xact_rollback from pg_stat_database where datname = current_database()"
@@ -121,21 +123,23 @@ def _cost(stage: Stage, subject: Contestant, workers: int) -> Cost:
         _crew(stage, subject, database, workers) as crew,
     ):
         producer.ask("connect", connections=1)
+        time.sleep(_STARTING_SECONDS + _STARTING_SECONDS_PER_WORKER * workers)
         # Before the first job: what a session was notified of is counted with its next statement.
         idle = _idle(stage, database, stage.sizes_of(subject).idle_seconds)
         connections = int(stage.server.ask(_SESSIONS, database)) - _PRODUCER_SESSIONS
+        before, began = _count(stage, database), time.monotonic()
+        _probe(producer, crew, probes // 2, _GAP)
+        spent = _count(stage, database) - before - idle * (time.monotonic() - began)
         _probe(producer, crew, warm_up, _WARM_UP_GAP)
         warm = [len(process.ask("latencies")) for process in crew]
-        before, began = _count(stage, database), time.monotonic()
         _probe(producer, crew, probes, _GAP)
-        spent = _count(stage, database) - before - idle * (time.monotonic() - began)
         seconds = [
             one
             for process, before_these in zip(crew, warm, strict=True)
             for one in process.ask("latencies")[before_these:]
         ]
     p50, p99 = (percentile(seconds, percent) * 1000 for percent in (50, 99))
-    return Cost(idle / workers, spent / probes, p50, p99, connections / workers)
+    return Cost(idle / workers, spent / (probes // 2), p50, p99, connections / workers)
 
 
 def _probe(producer: Process, crew: list[Process], count: int, gap: float) -> None:
