@@ -108,7 +108,7 @@ def _steady(sizes: Sizes, _pace: Pace) -> float:
 
 
 def _fleet(sizes: Sizes, _: Pace) -> float:
-    once = 20.0 + sizes.idle_seconds + 0.09 * sizes.probes + 4 * fleet.REPORTED_SECONDS
+    once = 20.0 + sizes.idle_seconds + 0.09 * sizes.probes + 3 * fleet.REPORTED_SECONDS
     return len(fleet.SIZES) * once
 
 

@@ -125,9 +125,8 @@ def _cost(stage: Stage, subject: Contestant, workers: int) -> Cost:
         producer.ask("connect", connections=1)
         time.sleep(_STARTING_SECONDS + _STARTING_SECONDS_PER_WORKER * workers)
         # Before the first job: what a session was notified of is counted with its next statement.
-        idle = _idle(stage, database, stage.sizes_of(subject).idle_seconds)
+        idle, before, began = _idle(stage, database, stage.sizes_of(subject).idle_seconds)
         connections = int(stage.server.ask(_SESSIONS, database)) - _PRODUCER_SESSIONS
-        before, began = _count(stage, database), time.monotonic()
         _probe(producer, crew, probes // 2, _GAP)
         spent = _count(stage, database) - before - idle * (time.monotonic() - began)
         _probe(producer, crew, warm_up, _WARM_UP_GAP)
@@ -167,11 +166,12 @@ def _crew(
         yield crew
 
 
-def _idle(stage: Stage, database: str, seconds: float) -> float:
-    """Transactions a second."""
+def _idle(stage: Stage, database: str, seconds: float) -> tuple[float, int, float]:
+    """Transactions a second, and their count at an instant."""
     before, began = _count(stage, database), time.monotonic()
     time.sleep(seconds)
-    return (_count(stage, database) - before) / (time.monotonic() - began)
+    count, now = _count(stage, database), time.monotonic()
+    return (count - before) / (now - began), count, now
 
 
 def _count(stage: Stage, database: str) -> int:
