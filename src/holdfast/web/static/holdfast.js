@@ -61,7 +61,9 @@
     // The rows of a list may have been renewed under the cursor.
     if (cursor >= 0 && !current() && lines()[cursor]) lines()[cursor].setAttribute("data-cursor", "");
     part.querySelectorAll(".v").forEach((each, n) => {
-      if (figures.length && figures[n] !== each.textContent) each.dataset.changed = "";
+      // A time changes every second, which is no news.
+      const changed = figures.length && figures[n] !== each.textContent;
+      if (changed && !each.querySelector("time")) each.dataset.changed = "";
     });
   }
 
