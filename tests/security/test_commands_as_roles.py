@@ -39,6 +39,12 @@ if TYPE_CHECKING:
 
 WEB_TOKEN = "token-of-a-reader-s-page"  # noqa: S105 - opens a page that lives for a test
 
+GONE = b"""
+    insert into holdfast_workers (id, host, pid, version, entrypoints, concurrency, running, state,
+                                  started_at, heartbeat)
+    values ('gone', 'h', 1, '1', '{}', 1, 0, 'running', now(), now() - interval '30 minutes')
+"""
+
 LOOKS = (
     *(("failed",), ("log",), ("stats",), ("workers",), ("schedules", "list"), ("breaker", "list")),
     *(("show", "1"), ("show", "2"), ("dashboard", "--once")),
@@ -144,6 +150,8 @@ def test_a_reader_sees_payloads_only_where_that_was_granted(roles18: Roles) -> N
 
 
 def test_an_operator_acts(lived: Roles) -> None:
+    with lived.owner() as owner:
+        owner.execute(GONE)
     acts = (
         ("requeue", "2"),
         ("move", "2", "--to", "quarantine"),
