@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Not /tmp, which may be memory, where an fsync costs nothing.
 DISK = Path("/var/tmp")  # noqa: S108 (a folder of our own is made in it)
 # Fleets of 200 workers and the pools of the peers need more than the default of 100.
-SETTINGS = {"max_connections": "1000"}
+SETTINGS = {"max_connections": "1500"}
 _STATEMENT = re.compile(rb"LOG: +duration: [0-9.]+ ms +(statement|execute [^:]*):")
 
 
