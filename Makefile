@@ -54,8 +54,9 @@ bench-quick: $(VENV)/ready ## Measure Holdfast, PgQueuer and the raw limit (5 mi
 bench-pages: $(VENV)/ready ## Measure pages and explanations at 1,000,000 jobs and 10,000,000 log rows
 	$(BIN)/python -m bench.pages $(ARGS)
 
-chaos: $(VENV)/ready ## Five minutes of faults, and the check of what came of them
+chaos: $(VENV)/ready ## Six minutes of faults and of an upgrade under load, and the check of what came of them
 	$(BIN)/python -m chaos run --profile quick $(ARGS)
+	$(BIN)/python -m chaos run --profile upgrade
 
 chaos-all: $(VENV)/ready ## The same with 30 workers, failovers, upgrades, planted bugs and figures (40 minutes)
 	$(BIN)/python -m chaos run --profile quick
