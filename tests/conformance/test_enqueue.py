@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
 from holdfast.lifecycle import Status
-from holdfast.models import Job, JobId, NewJob
+from holdfast.models import Job, JobId, LargePayload, NewJob
 from holdfast.queries import Queries
-from tests.conformance.rig import SECOND, ids
+from tests.conformance.rig import SECOND, holding, ids
 
 if TYPE_CHECKING:
     from tests.conformance.rig import Rig
@@ -78,7 +79,20 @@ async def test_a_job_is_kept_alike_alone_and_in_company(rig: Rig) -> None:
     "payload", [None, b"", EVERY_BYTE, b"\0" * 100_000], ids=["none", "empty", "all bytes", "long"]
 )
 async def test_a_payload_comes_back_byte_for_byte(rig: Rig, payload: bytes | None) -> None:
-    assert (await rig.lease(payload=payload)).payload == payload
+    job = await rig.lease(payload=payload)
+    assert await rig.store.leases.payloads([holding(job)]) == {holding(job): payload}
+    if isinstance(job.payload, LargePayload):
+        # The reply to the claim has its size alone.
+        assert payload is not None
+        assert job.payload.size == len(payload)
+    else:
+        assert job.payload == payload
+
+
+async def test_a_payload_is_given_to_the_holder_of_the_lease_alone(rig: Rig) -> None:
+    job = await rig.lease(payload=b"x")
+    stranger = holding(job)._replace(token=uuid4())
+    assert await rig.store.leases.payloads([stranger]) == {}
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,7 @@ WORDS = "|".join(Status)
 ALLOWED = {
     ("models.py", "canceled"): "why a handler is told to stop, as it stands in its context",
     ("stores/postgres/tables/render.py", "picked"): "what a template calls a condition",
+    ("worker/job_log.py", "failed"): "what a line of the log says to people",
 }
 
 
