@@ -203,7 +203,7 @@ class EnqueuesJobs(Protocol):
 
 
 class OperatesJobs(Protocol):
-    """The side of the people who run the queue: they move, remove and clean up."""
+    """Operations of people on jobs: move, remove and clean up."""
 
     async def requeue(
         self,

@@ -53,7 +53,7 @@ RANGES = {
 _MOST_ASKS = 5
 _LONGEST_NAME = 24
 _MOST_ALIKE = 2
-"""Entrypoints without a worker that are told one by one."""
+"""Entrypoints without a worker that are reported one by one."""
 _TOLD = ("no_worker", "held", "worker_silent")
 """Findings of the doctor that this page tells in words of its own."""
 _MOST_ROWS = 6
