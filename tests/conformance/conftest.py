@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from holdfast.clock import ManualClock
 from tests.conformance.backends import EVERYWHERE, Backends
-from tests.conformance.rig import Rig
+from tests.conformance.stores import Rig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

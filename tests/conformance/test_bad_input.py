@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from holdfast.ports import Store
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
     Call = Callable[[Any], Awaitable[object]]
 

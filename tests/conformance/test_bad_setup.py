@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from holdfast.models import Job
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 
 async def handler(job: Job) -> None:

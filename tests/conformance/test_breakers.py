@@ -11,12 +11,12 @@ import pytest
 
 from holdfast.breaker import Admission, Breaker, BreakerPolicy, BreakerState, Verdicts
 from tests.conformance.backends import DATABASES, MEMORY, Backends
-from tests.conformance.rig import SECOND
+from tests.conformance.stores import SECOND
 
 if TYPE_CHECKING:
     from holdfast.clock import ManualClock
     from holdfast.ports import Breakers
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
 POLICY = BreakerPolicy("stripe", threshold=2, cooldown=10 * SECOND, probe_lease=5 * SECOND)

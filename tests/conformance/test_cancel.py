@@ -8,10 +8,10 @@ import pytest
 
 from holdfast.lifecycle import LIVE, Status, Verb
 from holdfast.models import JobId, LogEntry, NewJob
-from tests.conformance.rig import SECOND, change, holding, ledger
+from tests.conformance.stores import SECOND, change, holding, ledger
 
 if TYPE_CHECKING:
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 
 @pytest.mark.parametrize("status", LIVE)

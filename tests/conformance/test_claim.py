@@ -11,12 +11,12 @@ import pytest
 
 from holdfast.lifecycle import TRANSITIONS, Status, Verb
 from holdfast.models import Change, ClaimRule, NewJob
-from tests.conformance.rig import INSTANT, LEASE, SECOND, WANT, holding, ids, token_of
+from tests.conformance.stores import INSTANT, LEASE, SECOND, WANT, holding, ids, token_of
 
 if TYPE_CHECKING:
     from holdfast.models import Job
     from holdfast.ports import Leases
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 SMS = ClaimRule("sms", LEASE)
 

@@ -9,11 +9,11 @@ import pytest
 
 from holdfast.lifecycle import Status, Verb
 from holdfast.models import ClaimRule, NewJob, RecoveredWaiting
-from tests.conformance.rig import LEASE, SECOND, WANT, ids
+from tests.conformance.stores import LEASE, SECOND, WANT, ids
 
 if TYPE_CHECKING:
     from holdfast.models import JobId
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 NOW = timedelta(0)
 

@@ -9,10 +9,10 @@ import pytest
 
 from holdfast.lifecycle import LIVE, Status, Verb
 from holdfast.models import NewJob
-from tests.conformance.rig import SECOND, change
+from tests.conformance.stores import SECOND, change
 
 if TYPE_CHECKING:
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 
 async def count_all(rig: Rig) -> None:

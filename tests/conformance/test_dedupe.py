@@ -9,11 +9,11 @@ import pytest
 from holdfast.errors import DuplicateJobError
 from holdfast.lifecycle import RETIRE_LAST_RETRY, Status, Verb
 from holdfast.models import ClaimRule, NewJob
-from tests.conformance.rig import LEASE
+from tests.conformance.stores import LEASE
 
 if TYPE_CHECKING:
     from holdfast.models import JobId
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 
 def keyed(*keys: str | None) -> list[NewJob]:

@@ -11,10 +11,10 @@ import pytest
 from holdfast.lifecycle import Status
 from holdfast.models import Job, JobId, LargePayload, NewJob
 from holdfast.queries import Queries
-from tests.conformance.rig import SECOND, holding, ids
+from tests.conformance.stores import SECOND, holding, ids
 
 if TYPE_CHECKING:
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 EVERY_BYTE = bytes(range(256))
 

@@ -8,11 +8,11 @@ import pytest
 
 from holdfast.lifecycle import LIVE, Status, Verb
 from holdfast.models import ClaimRule, HeldFilter, LogEntry
-from tests.conformance.rig import LEASE, SECOND, ids, ledger
+from tests.conformance.stores import LEASE, SECOND, ids, ledger
 
 if TYPE_CHECKING:
     from holdfast.models import JobId
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 
 async def hold(rig: Rig, entrypoint: str, error: str | None) -> JobId:

@@ -24,13 +24,13 @@ from holdfast.lifecycle import (
     Verb,
 )
 from holdfast.models import Change, ClaimRule, LeaseKey, Moved, Requeued
-from tests.conformance.rig import LEASE, SECOND
+from tests.conformance.stores import LEASE, SECOND
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from holdfast.models import Job
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 LATER = [row for row in LIFECYCLE if row.sources]
 BY_THE_HOLDER = [row for row in LATER if Guard.OWNED in row.guards]

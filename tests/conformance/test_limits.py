@@ -9,11 +9,11 @@ import pytest
 
 from holdfast.lifecycle import Status, Verb
 from holdfast.models import Capacity, ClaimRule, LogEntry, NewJob
-from tests.conformance.rig import LEASE, SECOND, WANT, ids, ledger
+from tests.conformance.stores import LEASE, SECOND, WANT, ids, ledger
 
 if TYPE_CHECKING:
     from holdfast.models import Job
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 
 def limited(limit: int, entrypoint: str = "mail") -> ClaimRule:

@@ -12,14 +12,14 @@ import pytest
 from holdfast.histogram import place
 from holdfast.lifecycle import Status, Verb
 from holdfast.models import NewJob, Statistic
-from tests.conformance.rig import SECOND, change
+from tests.conformance.stores import SECOND, change
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from holdfast.histogram import Histogram
     from holdfast.models import JobId
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 MINUTE = timedelta(minutes=1)
 START = datetime(2030, 1, 1, tzinfo=UTC)

@@ -10,10 +10,10 @@ import pytest
 from holdfast.errors import InvalidInput, WorkerAlive
 from holdfast.lifecycle import Status, Verb
 from holdfast.models import ClaimRule, JobId, Moved, WorkerInfo
-from tests.conformance.rig import LEASE, SECOND, change, holding
+from tests.conformance.stores import LEASE, SECOND, change, holding
 
 if TYPE_CHECKING:
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 QUARANTINE = ClaimRule("quarantine", LEASE)
 

@@ -11,10 +11,10 @@ from holdfast import InvalidInput, NotPaused
 from holdfast.lifecycle import Verb
 from holdfast.models import ClaimRule, NewJob, Pause
 from holdfast.scheduler.manager import ScheduleQueries
-from tests.conformance.rig import LEASE, SECOND, WANT, ids
+from tests.conformance.stores import LEASE, SECOND, WANT, ids
 
 if TYPE_CHECKING:
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 SMS = ClaimRule("sms", LEASE)
 START = datetime(2030, 1, 1, tzinfo=UTC)

@@ -9,10 +9,10 @@ import pytest
 from holdfast.errors import JobNotFound
 from holdfast.lifecycle import FINAL, LIVE, Status, Verb
 from holdfast.models import ClaimRule, JobId, NewJob, QueueSize, WorkerInfo
-from tests.conformance.rig import LEASE, SECOND, WANT, ids
+from tests.conformance.stores import LEASE, SECOND, WANT, ids
 
 if TYPE_CHECKING:
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 
 async def test_get_gives_what_is_in_the_queue_by_id(rig: Rig) -> None:

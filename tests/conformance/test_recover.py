@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.lifecycle import Status, Verb
 from holdfast.models import ClaimRule, LogEntry, NewJob, Recovery
-from tests.conformance.rig import (
+from tests.conformance.stores import (
     INSTANT,
     LEASE,
     SECOND,
@@ -23,7 +23,7 @@ from tests.conformance.rig import (
 
 if TYPE_CHECKING:
     from holdfast.models import Job
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 
 def capped(recoveries: int) -> ClaimRule:

@@ -9,10 +9,10 @@ import pytest
 
 from holdfast.lifecycle import Verb
 from holdfast.models import LeaseKey, NewJob, Recovery
-from tests.conformance.rig import INSTANT, LEASE, SECOND, holding
+from tests.conformance.stores import INSTANT, LEASE, SECOND, holding
 
 if TYPE_CHECKING:
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 
 async def test_renewing_moves_the_heartbeat_and_nothing_else(rig: Rig) -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from holdfast.lifecycle import Status, Verb
 from holdfast.models import JobId, LogEntry, NewJob, Requeued
-from tests.conformance.rig import SECOND, change, ids, ledger
+from tests.conformance.stores import SECOND, change, ids, ledger
 
 if TYPE_CHECKING:
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 
 async def test_a_requeued_job_starts_anew_and_keeps_its_error(rig: Rig) -> None:

@@ -8,11 +8,11 @@ from uuid import uuid4
 
 from holdfast.lifecycle import TRANSITIONS, Status, Verb
 from holdfast.models import Change, Progress, ProgressNote, StoredResult
-from tests.conformance.rig import holding
+from tests.conformance.stores import holding
 
 if TYPE_CHECKING:
     from holdfast.models import Job
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 COMPLETE = TRANSITIONS[Verb.COMPLETE]
 HOUR = timedelta(hours=1)

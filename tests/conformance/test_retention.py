@@ -11,13 +11,13 @@ import pytest
 from holdfast import Retention
 from holdfast.errors import InvalidInput
 from holdfast.lifecycle import Verb
-from tests.conformance.rig import SECOND
+from tests.conformance.stores import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from holdfast.models import JobId
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 DAY = timedelta(days=1)
 

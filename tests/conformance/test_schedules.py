@@ -11,10 +11,10 @@ import pytest
 from holdfast.errors import DuplicateJobError
 from holdfast.lifecycle import Status, Verb
 from holdfast.models import ClaimRule, Job, Schedule
-from tests.conformance.rig import LEASE, SECOND
+from tests.conformance.stores import LEASE, SECOND
 
 if TYPE_CHECKING:
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

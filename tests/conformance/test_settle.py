@@ -10,11 +10,11 @@ import pytest
 from holdfast.fingerprint import fingerprint
 from holdfast.lifecycle import RETIRE_LAST_RETRY, Status, Verb
 from holdfast.models import JobId, LogEntry, NewJob, TracebackRecord
-from tests.conformance.rig import SECOND, change, holding, ledger
+from tests.conformance.stores import SECOND, change, holding, ledger
 
 if TYPE_CHECKING:
     from holdfast.models import Job
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 RECORD = TracebackRecord(
     "ValueError", "it's \N{SNOWMAN}", 'File "x.py"\n\t\\n', {"attempt": 1}, job_id=7

@@ -13,11 +13,11 @@ from holdfast.lifecycle import Status, Verb
 from holdfast.models import JobId, NewJob, QueueSize, Requeued
 from holdfast.queries import Queries, SyncQueries
 from tests.conformance.backends import SYNCHRONOUS
-from tests.conformance.rig import LEASE, SECOND, ids
+from tests.conformance.stores import LEASE, SECOND, ids
 
 if TYPE_CHECKING:
     from tests.conformance.backends import Backends
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 everywhere = pytest.mark.parametrize("rig", SYNCHRONOUS, indirect=True)
 

@@ -22,14 +22,14 @@ from holdfast.models import Requeued
 from holdfast.queries import Queries
 from holdfast.stores.memory import MemoryStore
 from tests.conformance.backends import MEMORY, SERVERS
-from tests.conformance.rig import SECOND, ids
+from tests.conformance.stores import SECOND, ids
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from holdfast.stores.memory.transaction import InMemoryTransaction
     from tests.conformance.backends import Backends
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 # The caller's client library need not be the one that Holdfast uses itself.
 BEHIND = [f"{kind}-{server}" for server in SERVERS for kind in ("asyncpg", "psycopg_dsn")]

@@ -12,13 +12,13 @@ import pytest
 from holdfast.lifecycle import RETIRE_LAST_RETRY, Status, Verb
 from holdfast.models import SOON, ClaimRule, NewJob
 from holdfast.stores.postgres.store import PostgresWakeups
-from tests.conformance.rig import LEASE, SECOND, change
+from tests.conformance.stores import LEASE, SECOND, change
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from holdfast.models import Job, JobId
-    from tests.conformance.rig import Rig
+    from tests.conformance.stores import Rig
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -33,7 +33,7 @@ from holdfast import (
 from holdfast.lifecycle import LIFECYCLE
 from tests.cli.command_line import holdfast as command
 from tests.guide.steps import drained, in_queue, log_of, row_of, status_of
-from tests.worker.rig import Gauge, Watch, ends, eventually, working
+from tests.worker.workers import Gauge, Watch, ends, eventually, working
 
 if TYPE_CHECKING:
     from pathlib import Path

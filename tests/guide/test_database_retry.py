@@ -12,7 +12,7 @@ import pytest
 from holdfast import Holdfast, Job, JobId, RetryRequested, Status
 from holdfast.executors import DatabaseRetryEntrypointExecutor
 from tests.guide.steps import abandon, drained, in_queue, log_of, row_of, run_again, status_of
-from tests.worker.rig import Watch, eventually, working
+from tests.worker.workers import Watch, eventually, working
 
 if TYPE_CHECKING:
     from tests.servers import Database

@@ -39,7 +39,7 @@ from holdfast import (
 from holdfast.models import LEASE_LOST, Abandoned
 from tests.cli.command_line import holdfast as command
 from tests.cli.command_line import inside
-from tests.worker.rig import Watch, ends, eventually, working
+from tests.worker.workers import Watch, ends, eventually, working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

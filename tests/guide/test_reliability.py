@@ -20,7 +20,7 @@ from tests.guide.steps import (
     shell,
     status_of,
 )
-from tests.worker.rig import eventually, working
+from tests.worker.workers import eventually, working
 
 if TYPE_CHECKING:
     from holdfast import Holdfast

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import BreakerPolicy, BreakerState, Holdfast, TableQueue, exponential, linear
 from tests.tables import article
-from tests.worker.rig import Watch, ends, eventually, working
+from tests.worker.workers import Watch, ends, eventually, working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -20,7 +20,7 @@ from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
 from holdfast.stores.postgres.render import MOST_UNCOUNTED, statements
 from holdfast.stores.postgres.rollup import StatisticsRollup
 from holdfast.stores.postgres.runner import Runner
-from tests.conformance.rig import WANT, change
+from tests.conformance.stores import WANT, change
 from tests.postgres import tables
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from holdfast.stores.postgres.migration import Migration, Way, migrations, state
 from holdfast.stores.postgres.upgrade_plan import LOCK_MODES, upgrade_plan
 from tests.postgres import tables
 from tests.postgres.released import RELEASES, OldClient, schema_of
-from tests.worker.rig import PATIENCE, eventually, working
+from tests.worker.workers import PATIENCE, eventually, working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -11,7 +11,7 @@ import pytest
 from holdfast import Holdfast, Job, Schedule, Status
 from holdfast.events import Event, StepFailed
 from holdfast.scheduler import manager, tick
-from tests.worker.rig import ends
+from tests.worker.workers import ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable

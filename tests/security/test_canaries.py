@@ -27,7 +27,7 @@ from holdfast.telemetry.otel import OpenTelemetry
 from holdfast.telemetry.prometheus import Metrics, render
 from tests.cli.command_line import holdfast, inside
 from tests.cli.running import installed
-from tests.worker.rig import ends
+from tests.worker.workers import ends
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -29,7 +29,7 @@ from tests import servers
 from tests.cli.command_line import Done, inside
 from tests.security.roles import granted
 from tests.tables import article
-from tests.worker.rig import ends
+from tests.worker.workers import ends
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

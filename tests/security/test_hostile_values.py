@@ -9,7 +9,7 @@ import pytest
 from holdfast import BreakerPolicy, HeldFilter, Holdfast, InvalidInput, Job, Schedule, Status
 from holdfast.settings import Names
 from holdfast.stores.postgres import migrate
-from tests.worker.rig import ends
+from tests.worker.workers import ends
 
 if TYPE_CHECKING:
     from tests.servers import Database

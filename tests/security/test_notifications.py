@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast import Holdfast, Job, JobId, Status
 from holdfast.settings import Names
 from holdfast.stores.postgres.grants import Role
-from tests.worker.rig import ends, eventually, working
+from tests.worker.workers import ends, eventually, working
 
 if TYPE_CHECKING:
     import pytest

@@ -13,7 +13,7 @@ from uuid import uuid4
 from holdfast import Context, Holdfast, TableQueue, linear
 from tests.tables import article
 from tests.tables.three_tables import session
-from tests.worker.rig import Watch, eventually, working
+from tests.worker.workers import Watch, eventually, working
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

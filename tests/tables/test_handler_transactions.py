@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import Context, Holdfast
 from tests.tables.three_tables import SNOOZES
-from tests.worker.rig import Watch, ends
+from tests.worker.workers import Watch, ends
 
 if TYPE_CHECKING:
     from tests.servers import Database

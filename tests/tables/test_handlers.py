@@ -26,7 +26,7 @@ from holdfast.events import Retired
 from tests.tables import rows
 from tests.tables.rows import Address, Demanding, Named, Outgoing, Picky, Snooze
 from tests.tables.three_tables import KINDS, SNOOZES, session
-from tests.worker.rig import Watch, ends
+from tests.worker.workers import Watch, ends
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -25,7 +25,7 @@ from holdfast.telemetry import gauges
 from holdfast.telemetry.gauges import look
 from holdfast.telemetry.otel import OpenTelemetry
 from tests.tables.three_tables import SNOOZES
-from tests.worker.rig import Watch, ends, eventually, working
+from tests.worker.workers import Watch, ends, eventually, working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -18,7 +18,7 @@ from holdfast.stores.postgres.tables.leases import TableLeases
 from holdfast.telemetry.otel import OpenTelemetry
 from holdfast.telemetry.prometheus import Metrics
 from tests.tables.three_tables import SECOND, SNOOZES, Bench
-from tests.worker.rig import Watch, ends, working
+from tests.worker.workers import Watch, ends, working
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ import pytest
 from holdfast import Context, Holdfast, Job, TableQueue, linear
 from holdfast.events import Claimed
 from tests.tables.three_tables import KINDS
-from tests.worker.rig import Gauge, Watch, ends, eventually, working
+from tests.worker.workers import Gauge, Watch, ends, eventually, working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

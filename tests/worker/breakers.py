@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast import Breaker, BreakerPolicy, BreakerState, Holdfast, Job
 from holdfast.breaker import Verdicts
-from tests.worker.rig import Watch, eventually
+from tests.worker.workers import Watch, eventually
 
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
 HOUR = timedelta(hours=1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from holdfast import Holdfast, Job, Status
-from tests.worker.rig import Watch, ending, ends, eventually, working
+from tests.worker.workers import Watch, ending, ends, eventually, working
 
 if TYPE_CHECKING:
     import pytest

@@ -32,7 +32,7 @@ from tests.worker.breakers import (
     serve_others,
     until_breaker,
 )
-from tests.worker.rig import Gauge, Watch, ends, eventually, working
+from tests.worker.workers import Gauge, Watch, ends, eventually, working
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

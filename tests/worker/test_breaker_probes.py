@@ -23,7 +23,7 @@ from tests.worker.breakers import (
     serve_others,
     until_breaker,
 )
-from tests.worker.rig import Gauge, Watch, ends, eventually, the_row, working
+from tests.worker.workers import Gauge, Watch, ends, eventually, the_row, working
 
 if TYPE_CHECKING:
     from tests.worker.conftest import NewWorker

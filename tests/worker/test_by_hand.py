@@ -13,7 +13,7 @@ import pytest
 from holdfast import Holdfast, Job, Moved, Status
 from holdfast.models import ClaimRule, WorkerInfo
 from holdfast.stores.postgres.fleet import FleetTimeouts
-from tests.worker.rig import Watch, ends, eventually, working
+from tests.worker.workers import Watch, ends, eventually, working
 
 if TYPE_CHECKING:
     from tests.worker.conftest import NewWorker

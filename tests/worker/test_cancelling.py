@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import Context, Holdfast, Job, JobId, Status
-from tests.worker.rig import Watch, ending, ends, eventually, the_log, the_row, working
+from tests.worker.workers import Watch, ending, ends, eventually, the_log, the_row, working
 
 if TYPE_CHECKING:
     from tests.worker.conftest import NewWorker

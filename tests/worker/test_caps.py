@@ -16,7 +16,7 @@ from holdfast import Holdfast, InvalidInput, Job, RetryRequested, Status
 from holdfast.events import Retired, Settled
 from holdfast.executors import DatabaseRetryEntrypointExecutor
 from holdfast.models import Failed, Held
-from tests.worker.rig import Watch, ends, the_log, the_row, working
+from tests.worker.workers import Watch, ends, the_log, the_row, working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import Holdfast, Job, Status
-from tests.worker.rig import Gauge, Watch, ending, ends, the_row, working
+from tests.worker.workers import Gauge, Watch, ending, ends, the_row, working
 
 if TYPE_CHECKING:
     from tests.worker.conftest import NewWorker

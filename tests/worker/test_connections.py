@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, Job, RetryRequested, Status
-from tests.worker.rig import Gauge, ends, eventually, working
+from tests.worker.workers import Gauge, ends, eventually, working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -28,7 +28,7 @@ from holdfast.worker.settle import Settler
 from holdfast.worker.slots import Slots
 from holdfast.worker.sweep import CleanUp, Housekeeper, Sweeper
 from holdfast.worker.work_signal import WorkSignal
-from tests.worker.rig import Watch, ending, ends, eventually, the_row, working
+from tests.worker.workers import Watch, ending, ends, eventually, the_row, working
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 
 from holdfast import Holdfast, Job, RetryRequested, Status
-from tests.worker.rig import ending, ends, the_log, the_row
+from tests.worker.workers import ending, ends, the_log, the_row
 
 HOUR = timedelta(hours=1)
 

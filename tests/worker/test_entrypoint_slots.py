@@ -15,7 +15,7 @@ from holdfast.executors import ThreadExecutor
 from holdfast.models import Capacity, ClaimRule
 from holdfast.worker import dispatcher
 from tests.worker.desk import Desk
-from tests.worker.rig import Watch, ending, eventually, the_log, the_row, worker_of, working
+from tests.worker.workers import Watch, ending, eventually, the_log, the_row, worker_of, working
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

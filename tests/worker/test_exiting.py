@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from holdfast import Holdfast, Job
-from tests.worker.rig import PATIENCE
+from tests.worker.workers import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

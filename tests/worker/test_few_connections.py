@@ -13,8 +13,8 @@ import pytest
 from holdfast import Context, Holdfast, Job
 from holdfast.errors import InvalidInput
 from holdfast.stores.postgres.drivers import pool
-from tests.worker.rig import Gauge, Watch, ends, eventually, working
 from tests.worker.test_connections import Mixture
+from tests.worker.workers import Gauge, Watch, ends, eventually, working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -16,7 +16,7 @@ from holdfast import Context, Holdfast, InvalidInput, LeaseLost, RetryRequested,
 from holdfast.models import Succeeded
 from holdfast.stores.memory.transaction import InMemoryTransaction
 from tests.carriers.callers import async_engine, engine
-from tests.worker.rig import Watch, ending, ends, the_log, working
+from tests.worker.workers import Watch, ending, ends, the_log, working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -11,7 +11,7 @@ import asyncpg
 
 from holdfast import Holdfast, Job, WorkerInfo
 from holdfast.settings import WorkerSettings
-from tests.worker.rig import ends, eventually
+from tests.worker.workers import ends, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

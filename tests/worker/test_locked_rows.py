@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Holdfast, Job, Status
 from holdfast.models import LeaseKey
-from tests.worker.rig import Watch, ending, ends, eventually, the_row, working
+from tests.worker.workers import Watch, ending, ends, eventually, the_row, working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import Job, Status
-from tests.worker.rig import Watch, working
+from tests.worker.workers import Watch, working
 
 if TYPE_CHECKING:
     from holdfast import Holdfast

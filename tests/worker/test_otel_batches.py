@@ -32,7 +32,7 @@ from holdfast.worker.leases import LeaseSet
 from holdfast.worker.quarantine import Quarantine
 from holdfast.worker.sweep import Sweeper
 from holdfast.worker.upkeep import UpkeepDuty
-from tests.worker.rig import ends
+from tests.worker.workers import ends
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,8 +19,8 @@ from holdfast import (
     RetryRequested,
     Status,
 )
-from tests.worker import rig
-from tests.worker.rig import Watch, ending, the_log, the_row, working
+from tests.worker import workers
+from tests.worker.workers import Watch, ending, the_log, the_row, working
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -391,8 +391,8 @@ async def test_a_thread_handler_runs_beside_the_event_loop_with_its_context(hf: 
 
 
 async def test_a_process_handler_runs_elsewhere_and_may_die_there(hf: Holdfast) -> None:
-    hf.entrypoint("which", executor="process")(rig.say_which_process)
-    hf.entrypoint("leave", executor="process")(rig.leave_the_process)
+    hf.entrypoint("which", executor="process")(workers.say_which_process)
+    hf.entrypoint("leave", executor="process")(workers.leave_the_process)
     watch = Watch(hf)
     async with working(hf):
         which, leave = await hf.queries.enqueue(["which", "leave"])

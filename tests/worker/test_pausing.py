@@ -12,7 +12,7 @@ from holdfast.pauses import LATE_SECONDS, RELEASED_BY_PAUSE
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
 from holdfast.stores.postgres.store import PostgresStore
 from tests.postgres import tables
-from tests.worker.rig import eventually, working
+from tests.worker.workers import eventually, working
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

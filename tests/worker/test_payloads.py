@@ -13,7 +13,7 @@ from holdfast.events import Claimed
 from holdfast.models import LargePayload
 from holdfast.stores.postgres.binding import LARGE_PAYLOAD
 from tests.faults.proxy import Proxy
-from tests.worker.rig import PATIENCE, Watch, ends, working
+from tests.worker.workers import PATIENCE, Watch, ends, working
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from holdfast.lifecycle import TRANSITIONS, Verb
 from holdfast.models import Change, ClaimRule, LeaseKey
 from holdfast.worker import claim
 from holdfast.worker.quarantine import FIRST_ALLOWANCE, Suspects
-from tests.worker.rig import Gauge, Watch, ends, eventually, the_log, worker_of, working
+from tests.worker.workers import Gauge, Watch, ends, eventually, the_log, worker_of, working
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.settings import Names
 from holdfast.stores.postgres.drivers.listening import _NEED
-from tests.worker.rig import ends, working
+from tests.worker.workers import ends, working
 
 if TYPE_CHECKING:
     from holdfast import Holdfast, Job

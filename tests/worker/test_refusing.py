@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import Holdfast, Job, RetryRequested, Status
-from tests.worker.rig import Watch, ending, eventually, the_log, the_row, working
+from tests.worker.workers import Watch, ending, eventually, the_log, the_row, working
 
 if TYPE_CHECKING:
     from tests.worker.conftest import NewWorker

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.settings import Names, own_channel
-from tests.worker.rig import PATIENCE, ends, eventually, working
+from tests.worker.workers import PATIENCE, ends, eventually, working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -12,7 +12,7 @@ from holdfast.settings import WorkerSettings
 from holdfast.worker import dispatcher
 from holdfast.worker.slots import Slots
 from tests.worker.desk import Desk
-from tests.worker.rig import Gauge, Watch, ends, eventually, the_log, worker_of, working
+from tests.worker.workers import Gauge, Watch, ends, eventually, the_log, worker_of, working
 
 if TYPE_CHECKING:
     from tests.worker.conftest import NewWorker

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Context, Holdfast, Job, JobId, Status
 from tests.faults.proxy import Proxy
-from tests.worker.rig import (
+from tests.worker.workers import (
     ClaimBrake,
     Gauge,
     Watch,

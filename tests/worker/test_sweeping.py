@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.models import ClaimRule
 from holdfast.worker.leases import Contact
-from tests.worker.rig import Watch, working
+from tests.worker.workers import Watch, working
 
 if TYPE_CHECKING:
     import pytest

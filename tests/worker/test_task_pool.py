@@ -8,7 +8,7 @@ import time
 from contextvars import ContextVar
 
 from holdfast import Holdfast, Job, Status
-from tests.worker.rig import Gauge, ending, ends
+from tests.worker.workers import Gauge, ending, ends
 
 MARK: ContextVar[str] = ContextVar("MARK", default="untouched")
 

@@ -19,7 +19,7 @@ from holdfast.worker.steps import Steps
 from holdfast.worker.upkeep import UpkeepDuty
 from tests.faults.proxy import Proxy
 from tests.worker.desk import Desk
-from tests.worker.rig import (
+from tests.worker.workers import (
     ClaimBrake,
     Gauge,
     Watch,

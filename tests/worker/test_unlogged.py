@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from holdfast import Holdfast, Job
-from tests.worker.rig import ends
+from tests.worker.workers import ends
 
 if TYPE_CHECKING:
     import pytest

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast import Holdfast, Job
 from holdfast.models import UPKEEP, ClaimRule, Duty
-from tests.worker.rig import eventually, worker_of, working
+from tests.worker.workers import eventually, worker_of, working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

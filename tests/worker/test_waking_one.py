@@ -18,8 +18,8 @@ from holdfast import Holdfast, Job
 from holdfast.clock import monotonic
 from holdfast.settings import own_channel
 from holdfast.worker.quarantine import Suspects
-from tests.worker.rig import PATIENCE, eventually, working
 from tests.worker.test_quarantine import die_with
+from tests.worker.workers import PATIENCE, eventually, working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What the worker's tests share: workers in this event loop, and waiting with a deadline."""
+"""Workers in the event loop of a test, an observer of them, and waiting with a deadline."""
 
 from __future__ import annotations
 
