@@ -1,4 +1,4 @@
-"""Every test here runs on every store alike; what it may use is `rig`."""
+"""Every test here runs on every store alike; what it may use is `queue`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from holdfast.clock import ManualClock
 from tests.conformance.backends import EVERYWHERE, Backends
-from tests.conformance.stores import Rig
+from tests.conformance.stores import QueueUnderTest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -40,6 +40,8 @@ def clock() -> ManualClock:
 
 
 @pytest_asyncio.fixture(loop_scope="session", params=EVERYWHERE)
-async def rig(request: pytest.FixtureRequest, backends: Backends, clock: ManualClock) -> Rig:
+async def queue(
+    request: pytest.FixtureRequest, backends: Backends, clock: ManualClock
+) -> QueueUnderTest:
     """An empty store of each kind in turn, under a clock that the test moves."""
-    return Rig(request.param, clock, await backends.workers(request.param, clock))
+    return QueueUnderTest(request.param, clock, await backends.workers(request.param, clock))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LEASE = timedelta(seconds=30)
 SECOND = timedelta(seconds=1)
 INSTANT = timedelta(microseconds=1)
-WANT = ClaimRule("mail", LEASE)
+RULE = ClaimRule("mail", LEASE)
 
 _ALL = 10_000
 
@@ -82,7 +82,7 @@ def ids(jobs: list[Job]) -> list[JobId]:
     return [job.id for job in jobs]
 
 
-class Rig:
+class QueueUnderTest:
     """One empty store. Each claim is made by a worker that has just started."""
 
     def __init__(self, name: str, clock: ManualClock, worker: Callable[[], Store]) -> None:
@@ -108,14 +108,14 @@ class Rig:
 
     async def claim(self, *rules: ClaimRule, limit: int = 100, worker: str = "w1") -> list[Job]:
         leases = self.worker().leases
-        return await leases.claim(rules or (WANT,), limit=limit, worker=worker, sweep=True)
+        return await leases.claim(rules or (RULE,), limit=limit, worker=worker, sweep=True)
 
     async def claim_recovered(
         self, *rules: ClaimRule, limit: int = 100, worker: str = "w1", suspects: bool = False
     ) -> list[Job]:
         leases = self.worker().leases
         return await leases.claim_recovered(
-            rules or (WANT,), limit=limit, worker=worker, suspects=suspects
+            rules or (RULE,), limit=limit, worker=worker, suspects=suspects
         )
 
     async def claim_any(self, *rules: ClaimRule, limit: int = 100, worker: str = "w1") -> list[Job]:
@@ -148,7 +148,7 @@ class Rig:
         return job.id
 
     async def recover(self, *rules: ClaimRule, **options: Any) -> Recovery:
-        return await self.store.leases.recover(rules or (WANT,), **options)
+        return await self.store.leases.recover(rules or (RULE,), **options)
 
     async def cancel(self, *job_ids: JobId) -> set[JobId]:
         return await self.queries.mark_job_as_cancelled(job_ids)

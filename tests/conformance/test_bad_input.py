@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from holdfast.ports import Store
-    from tests.conformance.stores import Rig
+    from tests.conformance.stores import QueueUnderTest
 
     Call = Callable[[Any], Awaitable[object]]
 
@@ -238,48 +238,50 @@ async def error_of(store: Store, call: Call) -> HoldfastError:
 
 
 async def assert_refused(
-    rig: Rig, calls: Mapping[str, tuple[Call, str]], kind: type[HoldfastError] = InvalidInput
+    queue: QueueUnderTest,
+    calls: Mapping[str, tuple[Call, str]],
+    kind: type[HoldfastError] = InvalidInput,
 ) -> None:
-    await rig.hold()
-    await rig.add(dedupe_key="k")
-    before = await rig.rows()
-    memory = MemoryStore(rig.clock)
+    await queue.hold()
+    await queue.add(dedupe_key="k")
+    before = await queue.rows()
+    memory = MemoryStore(queue.clock)
     for case, (call, message) in calls.items():
-        error = await error_of(rig.store, call)
+        error = await error_of(queue.store, call)
         assert (case, type(error)) == (case, kind)
         assert re.search(message, str(error)), (case, error)
         assert str(error) == str(await error_of(memory, call))
-    assert await rig.rows() == before
+    assert await queue.rows() == before
 
 
 @pytest.mark.parametrize("topic", JOBS)
-async def test_a_job_that_can_never_be_stored_is_refused(rig: Rig, topic: str) -> None:
+async def test_a_job_that_can_never_be_stored_is_refused(queue: QueueUnderTest, topic: str) -> None:
     def enqueuing(fields: dict[str, Any]) -> Call:
         return lambda queries: queries.enqueue(**{"entrypoint": "mail", **fields})
 
     cases = JOBS[topic].items()
-    await assert_refused(rig, {case: (enqueuing(bad), words) for case, (bad, words) in cases})
+    await assert_refused(queue, {case: (enqueuing(bad), words) for case, (bad, words) in cases})
 
 
 @pytest.mark.parametrize("topic", CALLS)
-async def test_a_call_that_makes_no_sense_is_refused(rig: Rig, topic: str) -> None:
-    await assert_refused(rig, CALLS[topic])
+async def test_a_call_that_makes_no_sense_is_refused(queue: QueueUnderTest, topic: str) -> None:
+    await assert_refused(queue, CALLS[topic])
 
 
-async def test_an_id_that_does_not_exist_is_not_found(rig: Rig) -> None:
+async def test_an_id_that_does_not_exist_is_not_found(queue: QueueUnderTest) -> None:
     unknown = 4_000_000_000_000
     words = f"job {unknown} is neither in the queue nor in the log"
     calls: dict[str, tuple[Call, str]] = {
         "status": (lambda queries: queries.job_status([unknown]), words),
         "history": (lambda queries: queries.job_history(unknown), words),
     }
-    await assert_refused(rig, calls, JobNotFound)
+    await assert_refused(queue, calls, JobNotFound)
 
 
-async def test_the_farthest_instants_are_no_bad_input(rig: Rig) -> None:
+async def test_the_farthest_instants_are_no_bad_input(queue: QueueUnderTest) -> None:
     first = datetime(2, 1, 1, tzinfo=UTC)
     last = datetime(9998, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
-    job_ids = await rig.queries.enqueue("mail", execute_after=[first, last])
-    jobs = await rig.queries.get_jobs(job_ids)
+    job_ids = await queue.queries.enqueue("mail", execute_after=[first, last])
+    jobs = await queue.queries.get_jobs(job_ids)
     assert [job.execute_after for job in jobs] == [first, last]
-    assert [job.id for job in await rig.claim()] == job_ids[:1]
+    assert [job.id for job in await queue.claim()] == job_ids[:1]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from holdfast.models import Job
-    from tests.conformance.stores import Rig
+    from tests.conformance.stores import QueueUnderTest
 
 
 async def handler(job: Job) -> None:
@@ -34,10 +34,10 @@ async def no_parameter() -> None:
     """Nor does this."""
 
 
-def application(rig: Rig, **options: Any) -> Holdfast:
-    if isinstance(rig.store, PostgresStore):
-        return Holdfast(rig.store.driver, **options)
-    return Holdfast(InMemoryDriver(rig.clock), **options)
+def application(queue: QueueUnderTest, **options: Any) -> Holdfast:
+    if isinstance(queue.store, PostgresStore):
+        return Holdfast(queue.store.driver, **options)
+    return Holdfast(InMemoryDriver(queue.clock), **options)
 
 
 def twice(app: Holdfast) -> None:
@@ -132,10 +132,12 @@ SETUPS: Mapping[str, tuple[Callable[[Holdfast], object], type[HoldfastError], st
 
 
 @pytest.mark.parametrize("case", SETUPS)
-async def test_a_handler_or_schedule_that_can_never_work_is_refused(rig: Rig, case: str) -> None:
+async def test_a_handler_or_schedule_that_can_never_work_is_refused(
+    queue: QueueUnderTest, case: str
+) -> None:
     setup, kind, message = SETUPS[case]
     with pytest.raises(HoldfastError, match=message) as caught:
-        setup(application(rig))
+        setup(application(queue))
     assert type(caught.value) is kind
     with pytest.raises(kind) as elsewhere:
         setup(Holdfast.in_memory())
@@ -143,24 +145,24 @@ async def test_a_handler_or_schedule_that_can_never_work_is_refused(rig: Rig, ca
 
 
 @pytest.mark.parametrize("what", ["prefix", "schema"])
-async def test_a_name_that_would_need_quoting_is_refused(rig: Rig, what: str) -> None:
+async def test_a_name_that_would_need_quoting_is_refused(queue: QueueUnderTest, what: str) -> None:
     for name in ('hold"fast', "Holdfast", "", "1st", "x" * 32, "a;drop"):
         with pytest.raises(InvalidInput, match=re.escape(f"{what} {name!r} must be")):
-            application(rig, **{what: name})
+            application(queue, **{what: name})
 
 
-async def test_a_schedule_that_does_not_exist_is_named(rig: Rig) -> None:
-    before = await rig.rows()
-    schedules = application(rig, **placed(rig)).schedules
+async def test_a_schedule_that_does_not_exist_is_named(queue: QueueUnderTest) -> None:
+    before = await queue.rows()
+    schedules = application(queue, **placed(queue)).schedules
     for verb in (schedules.pause, schedules.resume, schedules.run_now, schedules.remove):
         with pytest.raises(ScheduleError, match="there is no schedule 'report'"):
             await verb("report")
-    assert await rig.rows() == before
+    assert await queue.rows() == before
 
 
-def placed(rig: Rig) -> dict[str, Any]:
-    """Where the tables of the rig are."""
-    return {"schema": rig.store.names.schema} if isinstance(rig.store, PostgresStore) else {}
+def placed(queue: QueueUnderTest) -> dict[str, Any]:
+    """Where the tables of the queue are."""
+    return {"schema": queue.store.names.schema} if isinstance(queue.store, PostgresStore) else {}
 
 
 @pytest.mark.parametrize(
@@ -173,14 +175,14 @@ def placed(rig: Rig) -> dict[str, Any]:
     ],
 )
 async def test_a_worker_does_not_start_with_bad_settings(
-    rig: Rig, options: dict[str, Any], message: str
+    queue: QueueUnderTest, options: dict[str, Any], message: str
 ) -> None:
-    await rig.add()
-    before = await rig.rows()
-    app = application(rig, **placed(rig))
+    await queue.add()
+    before = await queue.rows()
+    app = application(queue, **placed(queue))
     with pytest.raises(InvalidInput, match=message):
         await app.run(**options)
-    assert await rig.rows() == before
+    assert await queue.rows() == before
 
 
 @pytest.fixture

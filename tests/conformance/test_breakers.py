@@ -16,7 +16,7 @@ from tests.conformance.stores import SECOND
 if TYPE_CHECKING:
     from holdfast.clock import ManualClock
     from holdfast.ports import Breakers
-    from tests.conformance.stores import Rig
+    from tests.conformance.stores import QueueUnderTest
 
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
 POLICY = BreakerPolicy("stripe", threshold=2, cooldown=10 * SECOND, probe_lease=5 * SECOND)
@@ -33,29 +33,31 @@ async def tell(
     await breakers.record([Verdicts(policy, generation, verdicts)])
 
 
-async def the(rig: Rig, name: str = "stripe") -> Breaker:
+async def the(queue: QueueUnderTest, name: str = "stripe") -> Breaker:
     """As a worker sees it that has just started."""
-    [breaker] = [row for row in await rig.worker().breakers.all() if row.name == name]
+    [breaker] = [row for row in await queue.worker().breakers.all() if row.name == name]
     return breaker
 
 
-async def test_a_breaker_is_known_from_the_first_question_on(rig: Rig) -> None:
-    assert await rig.store.breakers.all() == []
-    assert await ask(rig.store.breakers) == Admission(0, None)
-    assert await rig.store.breakers.all() == [Breaker.new("stripe", rig.clock.now())]
+async def test_a_breaker_is_known_from_the_first_question_on(queue: QueueUnderTest) -> None:
+    assert await queue.store.breakers.all() == []
+    assert await ask(queue.store.breakers) == Admission(0, None)
+    assert await queue.store.breakers.all() == [Breaker.new("stripe", queue.clock.now())]
 
 
-async def test_breakers_are_listed_by_name(rig: Rig) -> None:
-    await rig.store.breakers.admit([POLICY, OTHER], 1)
-    assert [row.name for row in await rig.store.breakers.all()] == ["mail", "stripe"]
+async def test_breakers_are_listed_by_name(queue: QueueUnderTest) -> None:
+    await queue.store.breakers.admit([POLICY, OTHER], 1)
+    assert [row.name for row in await queue.store.breakers.all()] == ["mail", "stripe"]
 
 
-async def test_the_life_of_a_breaker_from_its_first_failure_to_its_closing(rig: Rig) -> None:
-    breakers, clock = rig.store.breakers, rig.clock
+async def test_the_life_of_a_breaker_from_its_first_failure_to_its_closing(
+    queue: QueueUnderTest,
+) -> None:
+    breakers, clock = queue.store.breakers, queue.clock
     await tell(breakers, False, generation=0)
-    assert (await the(rig)).failures == 1
+    assert (await the(queue)).failures == 1
     await tell(breakers, True, False, False, generation=0)
-    opened = await the(rig)
+    opened = await the(queue)
     assert (opened.state, opened.generation) == (OPEN, 1)
     assert (opened.opened_at, opened.cooldown) == (clock.now(), 10 * SECOND)
 
@@ -70,45 +72,45 @@ async def test_the_life_of_a_breaker_from_its_first_failure_to_its_closing(rig: 
     clock.advance(20 * SECOND)
     assert (await ask(breakers)).allowance == 1
     await tell(breakers, True, generation=4)
-    assert await the(rig) == replace(Breaker.new("stripe", clock.now()), generation=5)
+    assert await the(queue) == replace(Breaker.new("stripe", clock.now()), generation=5)
     assert await ask(breakers) == Admission(5, None)
 
 
-async def test_late_outcomes_do_not_move_a_breaker(rig: Rig) -> None:
-    await tell(rig.store.breakers, False, False, generation=0)
-    opened = await the(rig)
-    rig.clock.advance(SECOND)
-    await tell(rig.store.breakers, True, True, generation=0)
-    await rig.store.breakers.record(
+async def test_late_outcomes_do_not_move_a_breaker(queue: QueueUnderTest) -> None:
+    await tell(queue.store.breakers, False, False, generation=0)
+    opened = await the(queue)
+    queue.clock.advance(SECOND)
+    await tell(queue.store.breakers, True, True, generation=0)
+    await queue.store.breakers.record(
         [Verdicts(POLICY, 0, (False,)), Verdicts(POLICY, 1, (True,)), Verdicts(POLICY, 7, (True,))]
     )
-    assert await the(rig) == opened
+    assert await the(queue) == opened
 
 
-async def test_a_success_where_nothing_failed_leaves_no_trace(rig: Rig) -> None:
-    await tell(rig.store.breakers, True, False, True, generation=0)
-    assert await rig.store.breakers.all() == []
-    await ask(rig.store.breakers)
-    known = await the(rig)
-    rig.clock.advance(SECOND)
-    await tell(rig.store.breakers, True, generation=0)
-    assert await the(rig) == known
+async def test_a_success_where_nothing_failed_leaves_no_trace(queue: QueueUnderTest) -> None:
+    await tell(queue.store.breakers, True, False, True, generation=0)
+    assert await queue.store.breakers.all() == []
+    await ask(queue.store.breakers)
+    known = await the(queue)
+    queue.clock.advance(SECOND)
+    await tell(queue.store.breakers, True, generation=0)
+    assert await the(queue) == known
 
 
-async def test_outcomes_of_several_breakers_are_told_together(rig: Rig) -> None:
-    await rig.store.breakers.record(
+async def test_outcomes_of_several_breakers_are_told_together(queue: QueueUnderTest) -> None:
+    await queue.store.breakers.record(
         [Verdicts(POLICY, 0, (False,)), Verdicts(OTHER, 0, (False,)), Verdicts(POLICY, 0, (False,))]
     )
-    assert {row.name: row.state for row in await rig.store.breakers.all()} == {
+    assert {row.name: row.state for row in await queue.store.breakers.all()} == {
         "stripe": OPEN,
         "mail": OPEN,
     }
 
 
 async def test_permits_of_a_dead_worker_expire_and_those_given_back_do_not_have_to(
-    rig: Rig,
+    queue: QueueUnderTest,
 ) -> None:
-    breakers, clock = rig.store.breakers, rig.clock
+    breakers, clock = queue.store.breakers, queue.clock
     await tell(breakers, False, generation=0, policy=OTHER)
     clock.advance(10 * SECOND)
     first = await ask(breakers, OTHER, wanted=2)
@@ -123,36 +125,36 @@ async def test_permits_of_a_dead_worker_expire_and_those_given_back_do_not_have_
     assert (await ask(breakers, OTHER)).allowance == 1
 
 
-async def test_a_breaker_is_held_open_until_it_is_closed_by_hand(rig: Rig) -> None:
-    breakers, clock = rig.store.breakers, rig.clock
+async def test_a_breaker_is_held_open_until_it_is_closed_by_hand(queue: QueueUnderTest) -> None:
+    breakers, clock = queue.store.breakers, queue.clock
     held = await breakers.force("stripe", OPEN, actor="me", reason="their weekend")
-    assert await the(rig) == held
+    assert await the(queue) == held
     assert (held.actor, held.reason, held.generation) == ("me", "their weekend", 1)
     clock.advance(timedelta(days=365))
     assert await ask(breakers) == Admission(1, 0)
     closed = await breakers.force("stripe", CLOSED, actor="me", reason=None)
-    assert await the(rig) == closed == replace(Breaker.new("stripe", clock.now()), generation=2)
+    assert await the(queue) == closed == replace(Breaker.new("stripe", clock.now()), generation=2)
 
 
-async def test_closing_what_nobody_has_named_makes_no_breaker(rig: Rig) -> None:
-    await rig.store.breakers.force("stripe", CLOSED, actor="me", reason=None)
-    assert await rig.store.breakers.all() == []
+async def test_closing_what_nobody_has_named_makes_no_breaker(queue: QueueUnderTest) -> None:
+    await queue.store.breakers.force("stripe", CLOSED, actor="me", reason=None)
+    assert await queue.store.breakers.all() == []
 
 
-async def test_permits_that_many_ask_for_at_once_are_granted_once(rig: Rig) -> None:
-    await tell(rig.store.breakers, False, generation=0, policy=OTHER)
-    rig.clock.advance(10 * SECOND)
-    asked = await asyncio.gather(*(ask(rig.worker().breakers, OTHER, 2) for _ in range(12)))
+async def test_permits_that_many_ask_for_at_once_are_granted_once(queue: QueueUnderTest) -> None:
+    await tell(queue.store.breakers, False, generation=0, policy=OTHER)
+    queue.clock.advance(10 * SECOND)
+    asked = await asyncio.gather(*(ask(queue.worker().breakers, OTHER, 2) for _ in range(12)))
     assert sorted(admission.allowance or 0 for admission in asked) == [0] * 10 + [1, 2]
-    assert len((await the(rig, "mail")).probes) == OTHER.probes
+    assert len((await the(queue, "mail")).probes) == OTHER.probes
 
 
-async def test_no_failure_is_lost_when_many_report_at_once(rig: Rig) -> None:
+async def test_no_failure_is_lost_when_many_report_at_once(queue: QueueUnderTest) -> None:
     patient = replace(POLICY, threshold=1000)
     await asyncio.gather(
-        *(tell(rig.worker().breakers, False, generation=0, policy=patient) for _ in range(12))
+        *(tell(queue.worker().breakers, False, generation=0, policy=patient) for _ in range(12))
     )
-    assert (await the(rig)).failures == 12
+    assert (await the(queue)).failures == 12
 
 
 @pytest.mark.parametrize("name", [name for name in DATABASES if "asyncpg_dsn" in name])

@@ -12,12 +12,12 @@ from tests.conformance.stores import LEASE, SECOND, ids, ledger
 
 if TYPE_CHECKING:
     from holdfast.models import JobId
-    from tests.conformance.stores import Rig
+    from tests.conformance.stores import QueueUnderTest
 
 
-async def hold(rig: Rig, entrypoint: str, error: str | None) -> JobId:
-    job = await rig.lease(entrypoint)
-    await rig.settle(Verb.HOLD, job, error=error)
+async def hold(queue: QueueUnderTest, entrypoint: str, error: str | None) -> JobId:
+    job = await queue.lease(entrypoint)
+    await queue.settle(Verb.HOLD, job, error=error)
     return job.id
 
 
@@ -36,28 +36,28 @@ async def hold(rig: Rig, entrypoint: str, error: str | None) -> JobId:
     ],
 )
 async def test_held_jobs_are_found_by_what_is_known_of_them(
-    rig: Rig, among: HeldFilter, found: list[int]
+    queue: QueueUnderTest, among: HeldFilter, found: list[int]
 ) -> None:
     told = [("mail", "Timeout: 5 s"), ("mail", "at 100%_"), ("sms", "timeout"), ("mail", None)]
     held = []
     for entrypoint, error in told:
-        held.append(await hold(rig, entrypoint, error))
-        rig.clock.advance(SECOND)
-    listed = ids(await rig.queries.list_failed_jobs(among=among))
+        held.append(await hold(queue, entrypoint, error))
+        queue.clock.advance(SECOND)
+    listed = ids(await queue.queries.list_failed_jobs(among=among))
     assert listed == [held[place] for place in found]
 
 
 @pytest.mark.parametrize("payload", [b"new", b"", None])
 async def test_editing_replaces_the_payload_and_says_who_did(
-    rig: Rig, payload: bytes | None
+    queue: QueueUnderTest, payload: bytes | None
 ) -> None:
-    job_id = await rig.hold(payload=b"old")
-    held = await rig.row(job_id)
-    rig.clock.advance(SECOND)
-    now = rig.clock.now()
-    assert await rig.queries.edit_job(job_id, payload, actor="ann", reason="typo") is True
-    assert await rig.row(job_id) == held._replace(payload=payload, updated=now)
-    entry = await rig.last_entry(job_id)
+    job_id = await queue.hold(payload=b"old")
+    held = await queue.row(job_id)
+    queue.clock.advance(SECOND)
+    now = queue.clock.now()
+    assert await queue.queries.edit_job(job_id, payload, actor="ann", reason="typo") is True
+    assert await queue.row(job_id) == held._replace(payload=payload, updated=now)
+    entry = await queue.last_entry(job_id)
     assert entry == LogEntry(
         id=entry.id,
         job_id=job_id,
@@ -74,26 +74,28 @@ async def test_editing_replaces_the_payload_and_says_who_did(
         created=now,
         **ledger(held),
     )
-    await rig.queries.requeue_jobs([job_id])
-    assert [job.payload for job in await rig.claim()] == [payload]
+    await queue.queries.requeue_jobs([job_id])
+    assert [job.payload for job in await queue.claim()] == [payload]
 
 
 @pytest.mark.parametrize("status", LIVE)
-async def test_only_a_held_job_can_be_resolved(rig: Rig, status: Status) -> None:
-    job = (await rig.job_in(status)).job
-    before = await rig.rows()
-    resolved = await rig.queries.resolve_job(job.id, "can never work", actor="ann")
+async def test_only_a_held_job_can_be_resolved(queue: QueueUnderTest, status: Status) -> None:
+    job = (await queue.job_in(status)).job
+    before = await queue.rows()
+    resolved = await queue.queries.resolve_job(job.id, "can never work", actor="ann")
     assert resolved is (status is Status.FAILED)
     if not resolved:
-        assert await rig.rows() == before
+        assert await queue.rows() == before
         return
-    entry = await rig.last_entry(job.id)
+    entry = await queue.last_entry(job.id)
     assert (entry.status, entry.actor, entry.reason) == (Status.DELETED, "ann", "can never work")
 
 
 @pytest.mark.parametrize(("given", "kept"), [(None, 3), (7, 7)])
-async def test_a_requeue_may_give_a_cap_of_its_own(rig: Rig, given: int | None, kept: int) -> None:
-    job_id = await rig.hold(max_attempts=3)
-    await rig.queries.requeue_jobs([job_id], max_attempts=given)
-    [job] = await rig.claim(ClaimRule("mail", LEASE, max_attempts=1))
+async def test_a_requeue_may_give_a_cap_of_its_own(
+    queue: QueueUnderTest, given: int | None, kept: int
+) -> None:
+    job_id = await queue.hold(max_attempts=3)
+    await queue.queries.requeue_jobs([job_id], max_attempts=given)
+    [job] = await queue.claim(ClaimRule("mail", LEASE, max_attempts=1))
     assert (job.id, job.max_attempts) == (job_id, kept)

@@ -19,17 +19,19 @@ if TYPE_CHECKING:
 
     from holdfast.histogram import Histogram
     from holdfast.models import JobId
-    from tests.conformance.stores import Rig
+    from tests.conformance.stores import QueueUnderTest
 
 MINUTE = timedelta(minutes=1)
 START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-async def ended(rig: Rig, verb: Verb, entrypoint: str = "mail", after: timedelta = SECOND) -> JobId:
+async def ended(
+    queue: QueueUnderTest, verb: Verb, entrypoint: str = "mail", after: timedelta = SECOND
+) -> JobId:
     """A job that was leased for a while and then came to this end."""
-    job = await rig.lease(entrypoint)
-    rig.clock.advance(after)
-    await rig.settle(verb, job, error="no")
+    job = await queue.lease(entrypoint)
+    queue.clock.advance(after)
+    await queue.settle(verb, job, error="no")
     return job.id
 
 
@@ -40,10 +42,10 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def count_all(rig: Rig) -> None:
+async def count_all(queue: QueueUnderTest) -> None:
     async def counted() -> bool:
-        await rig.store.jobs.aggregate()
-        return await rig.store.jobs.uncounted(-MINUTE) == 0
+        await queue.store.jobs.aggregate()
+        return await queue.store.jobs.uncounted(-MINUTE) == 0
 
     await until(counted)
 
@@ -64,40 +66,40 @@ async def count_all(rig: Rig) -> None:
     ],
 )
 async def test_the_newest_log_rows_come_first_and_can_be_filtered(
-    rig: Rig, asked: dict[str, Any], found: list[int]
+    queue: QueueUnderTest, asked: dict[str, Any], found: list[int]
 ) -> None:
     """The rows lie minutes, hours, days and years back."""
-    job_ids = [await ended(rig, Verb.COMPLETE)]
-    rig.clock.advance(timedelta(days=400))
-    job_ids.append(await ended(rig, Verb.FAIL))
-    rig.clock.advance(timedelta(days=10))
-    job_ids.append(await ended(rig, Verb.COMPLETE, "sms"))
-    rig.clock.advance(timedelta(hours=1))
-    job_ids.append(await ended(rig, Verb.RETRY, "sms"))
-    log = await rig.queries.queue_log(**asked)
+    job_ids = [await ended(queue, Verb.COMPLETE)]
+    queue.clock.advance(timedelta(days=400))
+    job_ids.append(await ended(queue, Verb.FAIL))
+    queue.clock.advance(timedelta(days=10))
+    job_ids.append(await ended(queue, Verb.COMPLETE, "sms"))
+    queue.clock.advance(timedelta(hours=1))
+    job_ids.append(await ended(queue, Verb.RETRY, "sms"))
+    log = await queue.queries.queue_log(**asked)
     assert [entry.job_id for entry in log] == [job_ids[place] for place in found]
 
 
-async def test_every_lease_leaves_one_row(rig: Rig) -> None:
-    await rig.enqueue(*[NewJob("mail")] * 20)
-    jobs = await rig.claim()
-    await rig.change(Verb.COMPLETE, *map(change, jobs[:10]))
-    await rig.change(Verb.RELEASE, *map(change, jobs[10:]))
-    log = await rig.queries.queue_log()
+async def test_every_lease_leaves_one_row(queue: QueueUnderTest) -> None:
+    await queue.enqueue(*[NewJob("mail")] * 20)
+    jobs = await queue.claim()
+    await queue.change(Verb.COMPLETE, *map(change, jobs[:10]))
+    await queue.change(Verb.RELEASE, *map(change, jobs[10:]))
+    log = await queue.queries.queue_log()
     assert sorted(entry.job_id for entry in log) == [job.id for job in jobs]
     assert len({entry.id for entry in log}) == 20
 
 
-async def test_outcomes_are_counted_by_minute_and_kind(rig: Rig) -> None:
-    await ended(rig, Verb.COMPLETE, after=10 * SECOND)
-    await ended(rig, Verb.COMPLETE, after=20 * SECOND)
-    await ended(rig, Verb.FAIL, "sms")
-    rig.clock.set(START + MINUTE)
-    await ended(rig, Verb.COMPLETE, after=timedelta(0))
-    await rig.cancel(await rig.add())
-    await count_all(rig)
+async def test_outcomes_are_counted_by_minute_and_kind(queue: QueueUnderTest) -> None:
+    await ended(queue, Verb.COMPLETE, after=10 * SECOND)
+    await ended(queue, Verb.COMPLETE, after=20 * SECOND)
+    await ended(queue, Verb.FAIL, "sms")
+    queue.clock.set(START + MINUTE)
+    await ended(queue, Verb.COMPLETE, after=timedelta(0))
+    await queue.cancel(await queue.add())
+    await count_all(queue)
     nothing = timedelta(0)
-    found = await rig.queries.log_statistics()
+    found = await queue.queries.log_statistics()
     assert [replace(statistic, waited=(), ran=()) for statistic in found] == [
         Statistic(START + MINUTE, "mail", 0, Status.CANCELED, 1, nothing),
         Statistic(START + MINUTE, "mail", 0, Status.SUCCESSFUL, 1, nothing),
@@ -106,18 +108,18 @@ async def test_outcomes_are_counted_by_minute_and_kind(rig: Rig) -> None:
     ]
 
 
-async def test_waiting_and_running_times_are_counted_in_steps(rig: Rig) -> None:
+async def test_waiting_and_running_times_are_counted_in_steps(queue: QueueUnderTest) -> None:
     for waited, ran in ((2, 10), (2, 20), (300, 1)):
-        await rig.add()
-        rig.clock.advance(waited * SECOND)
-        [job] = await rig.claim()
-        rig.clock.advance(ran * SECOND)
-        await rig.settle(Verb.COMPLETE, job)
+        await queue.add()
+        queue.clock.advance(waited * SECOND)
+        [job] = await queue.claim()
+        queue.clock.advance(ran * SECOND)
+        await queue.settle(Verb.COMPLETE, job)
         # Each is counted by itself, so that counts are added to those that are there.
-        await count_all(rig)
-    await rig.cancel(await rig.add())
-    await count_all(rig)
-    [timing] = await rig.queries.timings(timedelta(days=1))
+        await count_all(queue)
+    await queue.cancel(await queue.add())
+    await count_all(queue)
+    [timing] = await queue.queries.timings(timedelta(days=1))
     assert timing.entrypoint == "mail"
     assert {place(2 * SECOND): 2, place(300 * SECOND): 1} == counts(timing.waited)
     assert {place(SECOND * ran): 1 for ran in (1, 10, 20)} == counts(timing.ran)
@@ -130,46 +132,48 @@ def counts(histogram: Histogram) -> dict[int, int]:
     return {at: count for at, count in enumerate(histogram) if count}
 
 
-async def test_a_lease_that_ended_says_when_its_job_was_enqueued_and_due(rig: Rig) -> None:
-    job_id = await rig.add(execute_after=MINUTE)
-    rig.clock.advance(2 * MINUTE)
-    [job] = await rig.claim()
-    await rig.settle(Verb.RETRY, job, error="no", delay=MINUTE)
-    rig.clock.advance(MINUTE)
-    [again] = await rig.claim()
-    await rig.settle(Verb.COMPLETE, again)
-    first, last = await rig.queries.job_history(job_id)
+async def test_a_lease_that_ended_says_when_its_job_was_enqueued_and_due(
+    queue: QueueUnderTest,
+) -> None:
+    job_id = await queue.add(execute_after=MINUTE)
+    queue.clock.advance(2 * MINUTE)
+    [job] = await queue.claim()
+    await queue.settle(Verb.RETRY, job, error="no", delay=MINUTE)
+    queue.clock.advance(MINUTE)
+    [again] = await queue.claim()
+    await queue.settle(Verb.COMPLETE, again)
+    first, last = await queue.queries.job_history(job_id)
     assert (first.enqueued_at, first.due_at, first.lease) == (START, START + MINUTE, job.lease)
     assert (last.enqueued_at, last.due_at) == (START, START + 3 * MINUTE)
     assert (first.fingerprint is None, last.fingerprint) == (False, None)
 
 
-async def test_errors_of_one_kind_share_a_fingerprint(rig: Rig) -> None:
+async def test_errors_of_one_kind_share_a_fingerprint(queue: QueueUnderTest) -> None:
     told = ["timeout after 5 s", "timeout after 31 s", "refused"]
     marks = []
     for error in told:
-        job = await rig.lease()
-        await rig.settle(Verb.HOLD, job, error=error)
-        marks.append((await rig.last_entry(job.id)).fingerprint)
+        job = await queue.lease()
+        await queue.settle(Verb.HOLD, job, error=error)
+        marks.append((await queue.last_entry(job.id)).fingerprint)
     assert marks[0] == marks[1] != marks[2]
 
 
-async def test_a_row_is_counted_once_however_often_one_counts(rig: Rig) -> None:
-    await ended(rig, Verb.COMPLETE)
-    await count_all(rig)
-    assert await rig.store.jobs.aggregate() == 0
-    await ended(rig, Verb.COMPLETE)
-    await count_all(rig)
-    [found] = await rig.queries.log_statistics()
+async def test_a_row_is_counted_once_however_often_one_counts(queue: QueueUnderTest) -> None:
+    await ended(queue, Verb.COMPLETE)
+    await count_all(queue)
+    assert await queue.store.jobs.aggregate() == 0
+    await ended(queue, Verb.COMPLETE)
+    await count_all(queue)
+    [found] = await queue.queries.log_statistics()
     assert (found.count, found.busy) == (2, 2 * SECOND)
 
 
-async def test_housekeeping_counts_too(rig: Rig) -> None:
-    await ended(rig, Verb.COMPLETE)
+async def test_housekeeping_counts_too(queue: QueueUnderTest) -> None:
+    await ended(queue, Verb.COMPLETE)
 
     async def counted() -> bool:
-        await rig.store.leases.housekeep()
-        return await rig.store.jobs.uncounted(-MINUTE) == 0
+        await queue.store.leases.housekeep()
+        return await queue.store.jobs.uncounted(-MINUTE) == 0
 
     await until(counted)
 
@@ -179,49 +183,51 @@ async def test_housekeeping_counts_too(rig: Rig) -> None:
     [(None, 100, [2, 1, 0]), (None, 2, [2, 1]), (MINUTE, 100, [2, 1]), (timedelta(0), 9, [2])],
 )
 async def test_statistics_can_be_cut_by_time_and_number(
-    rig: Rig, last: timedelta | None, limit: int, minutes: list[int]
+    queue: QueueUnderTest, last: timedelta | None, limit: int, minutes: list[int]
 ) -> None:
     for minute in range(3):
-        rig.clock.set(START + minute * MINUTE)
-        await ended(rig, Verb.COMPLETE, after=timedelta(0))
-    await count_all(rig)
-    found = await rig.queries.log_statistics(last=last, limit=limit)
+        queue.clock.set(START + minute * MINUTE)
+        await ended(queue, Verb.COMPLETE, after=timedelta(0))
+    await count_all(queue)
+    found = await queue.queries.log_statistics(last=last, limit=limit)
     assert [statistic.bucket for statistic in found] == [START + n * MINUTE for n in minutes]
 
 
-async def test_without_a_log_there_are_no_statistics(rig: Rig) -> None:
-    await rig.lease()
-    assert await rig.queries.log_statistics() == []
+async def test_without_a_log_there_are_no_statistics(queue: QueueUnderTest) -> None:
+    await queue.lease()
+    assert await queue.queries.log_statistics() == []
 
 
-async def test_pruning_takes_the_oldest_first_and_keeps_what_is_young(rig: Rig) -> None:
+async def test_pruning_takes_the_oldest_first_and_keeps_what_is_young(
+    queue: QueueUnderTest,
+) -> None:
     job_ids = []
     for _ in range(4):
-        job_ids.append(await ended(rig, Verb.COMPLETE))
-        rig.clock.advance(MINUTE)
-    await count_all(rig)
-    before = await rig.queries.log_statistics()
+        job_ids.append(await ended(queue, Verb.COMPLETE))
+        queue.clock.advance(MINUTE)
+    await count_all(queue)
+    before = await queue.queries.log_statistics()
     # The last row is exactly one minute old, which is not older than a minute.
-    assert await rig.queries.prune_log(MINUTE, limit=2) == 2
-    assert {entry.job_id for entry in await rig.queries.queue_log()} == set(job_ids[2:])
-    assert await rig.queries.prune_log(MINUTE) == 1
-    assert await rig.queries.prune_log(MINUTE) == 0
-    assert [entry.job_id for entry in await rig.queries.queue_log()] == job_ids[3:]
-    assert await rig.queries.log_statistics() == before
+    assert await queue.queries.prune_log(MINUTE, limit=2) == 2
+    assert {entry.job_id for entry in await queue.queries.queue_log()} == set(job_ids[2:])
+    assert await queue.queries.prune_log(MINUTE) == 1
+    assert await queue.queries.prune_log(MINUTE) == 0
+    assert [entry.job_id for entry in await queue.queries.queue_log()] == job_ids[3:]
+    assert await queue.queries.log_statistics() == before
 
 
-async def test_what_is_counted_is_not_left_by_pruning(rig: Rig) -> None:
-    await ended(rig, Verb.COMPLETE)
-    rig.clock.advance(MINUTE + SECOND)
-    await count_all(rig)
-    assert await rig.queries.uncounted_log(MINUTE) == 0
-    assert await rig.queries.prune_log(MINUTE) == 1
+async def test_what_is_counted_is_not_left_by_pruning(queue: QueueUnderTest) -> None:
+    await ended(queue, Verb.COMPLETE)
+    queue.clock.advance(MINUTE + SECOND)
+    await count_all(queue)
+    assert await queue.queries.uncounted_log(MINUTE) == 0
+    assert await queue.queries.prune_log(MINUTE) == 1
 
 
-async def test_pruning_does_not_lose_what_was_not_counted(rig: Rig) -> None:
-    await ended(rig, Verb.COMPLETE)
-    rig.clock.advance(MINUTE)
-    rig.clock.advance(SECOND)
-    assert await rig.store.jobs.prune(older_than=timedelta(0), limit=10) == 0
-    assert await rig.store.jobs.uncounted(timedelta(0)) == 1
-    assert len((await rig.rows()).log) == 1
+async def test_pruning_does_not_lose_what_was_not_counted(queue: QueueUnderTest) -> None:
+    await ended(queue, Verb.COMPLETE)
+    queue.clock.advance(MINUTE)
+    queue.clock.advance(SECOND)
+    assert await queue.store.jobs.prune(older_than=timedelta(0), limit=10) == 0
+    assert await queue.store.jobs.uncounted(timedelta(0)) == 1
+    assert len((await queue.rows()).log) == 1

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from holdfast.models import JobId
-    from tests.conformance.stores import Rig
+    from tests.conformance.stores import QueueUnderTest
 
 DAY = timedelta(days=1)
 
 
-async def ended(rig: Rig, verb: Verb) -> JobId:
-    job = await rig.lease()
-    await rig.settle(verb, job, error="no")
+async def ended(queue: QueueUnderTest, verb: Verb) -> JobId:
+    job = await queue.lease()
+    await queue.settle(verb, job, error="no")
     return job.id
 
 
@@ -35,66 +35,70 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def kept(rig: Rig) -> set[JobId]:
-    return {entry.job_id for entry in (await rig.rows()).log}
+async def kept(queue: QueueUnderTest) -> set[JobId]:
+    return {entry.job_id for entry in (await queue.rows()).log}
 
 
-async def delete_all_expired(rig: Rig, left: set[JobId]) -> None:
+async def delete_all_expired(queue: QueueUnderTest, left: set[JobId]) -> None:
     async def deleted() -> bool:
-        await rig.queries.delete_expired_log()
-        return len(await kept(rig)) <= len(left)
+        await queue.queries.delete_expired_log()
+        return len(await kept(queue)) <= len(left)
 
     await until(deleted)
-    assert await rig.queries.delete_expired_log() == 0
-    assert await kept(rig) == left
+    assert await queue.queries.delete_expired_log() == 0
+    assert await kept(queue) == left
 
 
-async def test_by_default_success_is_kept_for_30_days_and_all_else_for_90(rig: Rig) -> None:
-    assert await rig.queries.retention() == Retention(30 * DAY, 90 * DAY)
-    good, bad = await ended(rig, Verb.COMPLETE), await ended(rig, Verb.FAIL)
-    rig.clock.advance(30 * DAY)
-    await delete_all_expired(rig, {good, bad})
-    rig.clock.advance(SECOND)
-    await delete_all_expired(rig, {bad})
-    rig.clock.advance(60 * DAY)
-    await delete_all_expired(rig, set())
-    [*found] = await rig.queries.log_statistics()
+async def test_by_default_success_is_kept_for_30_days_and_all_else_for_90(
+    queue: QueueUnderTest,
+) -> None:
+    assert await queue.queries.retention() == Retention(30 * DAY, 90 * DAY)
+    good, bad = await ended(queue, Verb.COMPLETE), await ended(queue, Verb.FAIL)
+    queue.clock.advance(30 * DAY)
+    await delete_all_expired(queue, {good, bad})
+    queue.clock.advance(SECOND)
+    await delete_all_expired(queue, {bad})
+    queue.clock.advance(60 * DAY)
+    await delete_all_expired(queue, set())
+    [*found] = await queue.queries.log_statistics()
     assert sum(statistic.count for statistic in found) == 2, "the rows were counted first"
 
 
-async def test_a_job_in_the_queue_keeps_its_log_and_a_held_one_for_ever(rig: Rig) -> None:
-    await rig.queries.set_retention(Retention(DAY, DAY))
-    held, gone = await ended(rig, Verb.HOLD), await ended(rig, Verb.FAIL)
-    rig.clock.advance(1000 * DAY)
-    await delete_all_expired(rig, {held})
-    await rig.queries.requeue_jobs([held])
-    await delete_all_expired(rig, {held})
-    assert gone not in await kept(rig)
+async def test_a_job_in_the_queue_keeps_its_log_and_a_held_one_for_ever(
+    queue: QueueUnderTest,
+) -> None:
+    await queue.queries.set_retention(Retention(DAY, DAY))
+    held, gone = await ended(queue, Verb.HOLD), await ended(queue, Verb.FAIL)
+    queue.clock.advance(1000 * DAY)
+    await delete_all_expired(queue, {held})
+    await queue.queries.requeue_jobs([held])
+    await delete_all_expired(queue, {held})
+    assert gone not in await kept(queue)
 
 
-async def test_none_keeps_all(rig: Rig) -> None:
-    await rig.queries.set_retention(Retention(None, DAY))
-    good, bad = await ended(rig, Verb.COMPLETE), await ended(rig, Verb.FAIL)
-    rig.clock.advance(10_000 * DAY)
-    await delete_all_expired(rig, {good})
-    await rig.queries.set_retention(Retention(DAY, None))
-    assert await rig.queries.retention() == Retention(DAY, None)
-    last = await ended(rig, Verb.FAIL)
-    rig.clock.advance(10_000 * DAY)
-    await delete_all_expired(rig, {last})
+async def test_none_keeps_all(queue: QueueUnderTest) -> None:
+    await queue.queries.set_retention(Retention(None, DAY))
+    good, bad = await ended(queue, Verb.COMPLETE), await ended(queue, Verb.FAIL)
+    queue.clock.advance(10_000 * DAY)
+    await delete_all_expired(queue, {good})
+    await queue.queries.set_retention(Retention(DAY, None))
+    assert await queue.queries.retention() == Retention(DAY, None)
+    last = await ended(queue, Verb.FAIL)
+    queue.clock.advance(10_000 * DAY)
+    await delete_all_expired(queue, {last})
     assert bad != last
 
 
-async def test_the_upkeep_deletes_what_has_expired(rig: Rig) -> None:
-    await ended(rig, Verb.COMPLETE)
-    rig.clock.advance(31 * DAY)
+async def test_the_upkeep_deletes_what_has_expired(queue: QueueUnderTest) -> None:
+    await ended(queue, Verb.COMPLETE)
+    queue.clock.advance(31 * DAY)
 
     async def deleted() -> bool:
         # Each is a worker that has just started: an old one waits before it looks again.
-        await rig.worker().leases.housekeep()
-        return not await kept(rig)
+        await queue.worker().leases.housekeep()
+        return not await kept(queue)
 
-    if rig.name.startswith("roles"):
+    if queue.name.startswith("roles"):
         # The role of a worker may not delete from the log: it says so, and goes on.
         assert not await deleted()
     else:
@@ -107,7 +111,7 @@ def test_a_retention_that_keeps_nothing_is_refused(kept_for: Any) -> None:
         Retention(succeeded=kept_for)
 
 
-async def test_what_is_no_retention_is_refused(rig: Rig) -> None:
+async def test_what_is_no_retention_is_refused(queue: QueueUnderTest) -> None:
     wrong: Any = DAY
     with pytest.raises(InvalidInput, match="retention must be a Retention"):
-        await rig.queries.set_retention(wrong)
+        await queue.queries.set_retention(wrong)

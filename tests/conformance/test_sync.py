@@ -17,13 +17,13 @@ from tests.conformance.stores import LEASE, SECOND, ids
 
 if TYPE_CHECKING:
     from tests.conformance.backends import Backends
-    from tests.conformance.stores import Rig
+    from tests.conformance.stores import QueueUnderTest
 
-everywhere = pytest.mark.parametrize("rig", SYNCHRONOUS, indirect=True)
+everywhere = pytest.mark.parametrize("queue", SYNCHRONOUS, indirect=True)
 
 
-def synchronous(rig: Rig) -> SyncQueries:
-    return SyncQueries(Queries(rig.store))
+def synchronous(queue: QueueUnderTest) -> SyncQueries:
+    return SyncQueries(Queries(queue.store))
 
 
 def test_every_query_has_its_synchronous_twin() -> None:
@@ -33,8 +33,8 @@ def test_every_query_has_its_synchronous_twin() -> None:
 
 
 @everywhere
-async def test_a_job_is_enqueued_and_read_back(rig: Rig) -> None:
-    queries = synchronous(rig)
+async def test_a_job_is_enqueued_and_read_back(queue: QueueUnderTest) -> None:
+    queries = synchronous(queue)
     [job_id] = queries.enqueue("mail", b"\0\xff", 3, SECOND, "k", {"a": [1]}, max_attempts=2)
     [job] = queries.get_jobs([job_id])
     assert (job.payload, job.priority, job.headers) == (b"\0\xff", 3, {"a": [1]})
@@ -44,15 +44,15 @@ async def test_a_job_is_enqueued_and_read_back(rig: Rig) -> None:
 
 
 @everywhere
-async def test_many_jobs_are_enqueued_in_order(rig: Rig) -> None:
-    found = synchronous(rig).enqueue_many([NewJob("mail", b"%d" % n) for n in range(50)])
-    assert [job.payload for job in await rig.claim()] == [b"%d" % n for n in range(50)]
-    assert found == sorted(ids(await rig.queries.browse_queue(limit=100)))
+async def test_many_jobs_are_enqueued_in_order(queue: QueueUnderTest) -> None:
+    found = synchronous(queue).enqueue_many([NewJob("mail", b"%d" % n) for n in range(50)])
+    assert [job.payload for job in await queue.claim()] == [b"%d" % n for n in range(50)]
+    assert found == sorted(ids(await queue.queries.browse_queue(limit=100)))
 
 
 @everywhere
-async def test_duplicates_are_raised_or_skipped(rig: Rig) -> None:
-    queries = synchronous(rig)
+async def test_duplicates_are_raised_or_skipped(queue: QueueUnderTest) -> None:
+    queries = synchronous(queue)
     queries.enqueue("mail", dedupe_key="k")
     with pytest.raises(DuplicateJobError) as caught:
         queries.enqueue(["mail", "mail"], dedupe_key=["new", "k"])
@@ -62,10 +62,10 @@ async def test_duplicates_are_raised_or_skipped(rig: Rig) -> None:
 
 
 @everywhere
-async def test_an_operator_requeues_cancels_and_deletes(rig: Rig) -> None:
-    queries = synchronous(rig)
-    held, other = await rig.hold(), await rig.hold()
-    running = await rig.lease()
+async def test_an_operator_requeues_cancels_and_deletes(queue: QueueUnderTest) -> None:
+    queries = synchronous(queue)
+    held, other = await queue.hold(), await queue.hold()
+    running = await queue.lease()
     assert queries.requeue_jobs([held], actor="ann") == {held: Requeued.REQUEUED}
     assert queries.delete_jobs([other, running.id]) == {other}
     assert queries.mark_job_as_cancelled([running.id, held]) == {running.id, held}
@@ -78,21 +78,21 @@ async def test_an_operator_requeues_cancels_and_deletes(rig: Rig) -> None:
 
 
 @everywhere
-async def test_lists_show_what_is_held_and_what_runs(rig: Rig) -> None:
-    queries = synchronous(rig)
-    held, running, waiting = await rig.hold(), await rig.lease(), await rig.add()
+async def test_lists_show_what_is_held_and_what_runs(queue: QueueUnderTest) -> None:
+    queries = synchronous(queue)
+    held, running, waiting = await queue.hold(), await queue.lease(), await queue.add()
     assert ids(queries.list_failed_jobs()) == [held]
     assert queries.list_running_jobs() == [running]
-    assert queries.oldest_waiting() == {"mail": rig.clock.now()}
+    assert queries.oldest_waiting() == {"mail": queue.clock.now()}
     assert ids(queries.browse_queue(status="queued")) == [waiting]
 
 
 @everywhere
-async def test_the_log_is_read_and_pruned(rig: Rig) -> None:
-    queries = synchronous(rig)
-    job = await rig.lease()
-    await rig.settle(Verb.COMPLETE, job)
-    rig.clock.advance(SECOND)
+async def test_the_log_is_read_and_pruned(queue: QueueUnderTest) -> None:
+    queries = synchronous(queue)
+    job = await queue.lease()
+    await queue.settle(Verb.COMPLETE, job)
+    queue.clock.advance(SECOND)
     assert [entry.job_id for entry in queries.queue_log(status="successful")] == [job.id]
     # Whether the row is counted yet depends on who else works on the server.
     assert sum(found.count for found in queries.log_statistics()) in (0, 1)
@@ -101,24 +101,24 @@ async def test_the_log_is_read_and_pruned(rig: Rig) -> None:
 
 
 @everywhere
-async def test_bad_input_and_unknown_ids_are_the_same_errors(rig: Rig) -> None:
-    queries = synchronous(rig)
+async def test_bad_input_and_unknown_ids_are_the_same_errors(queue: QueueUnderTest) -> None:
+    queries = synchronous(queue)
     with pytest.raises(InvalidInput, match="payload must be bytes"):
         queries.enqueue("mail", "text")  # type: ignore[arg-type]
     with pytest.raises(JobNotFound):
         queries.job_history(JobId(99_999_999))
-    assert (await rig.rows()).jobs == []
+    assert (await queue.rows()).jobs == []
 
 
-@pytest.mark.parametrize("rig", SYNCHRONOUS[1:], indirect=True)
+@pytest.mark.parametrize("queue", SYNCHRONOUS[1:], indirect=True)
 @pytest.mark.parametrize("kept", [True, False])
 async def test_a_transaction_of_the_caller_is_joined(
-    rig: Rig, backends: Backends, kept: bool
+    queue: QueueUnderTest, backends: Backends, kept: bool
 ) -> None:
-    with psycopg.connect(backends.dsn(rig.name)) as caller:
-        queries = SyncQueries(rig.queries.on(caller))
+    with psycopg.connect(backends.dsn(queue.name)) as caller:
+        queries = SyncQueries(queue.queries.on(caller))
         with caller.transaction(force_rollback=not kept):
             [job_id] = queries.enqueue("mail")
             assert queries.job_status([job_id]) == [(job_id, Status.QUEUED)]
-            assert await rig.queries.get_jobs([job_id]) == []
-    assert ids(await rig.queries.get_jobs([job_id])) == ([job_id] if kept else [])
+            assert await queue.queries.get_jobs([job_id]) == []
+    assert ids(await queue.queries.get_jobs([job_id])) == ([job_id] if kept else [])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from holdfast.models import Job, JobId
-    from tests.conformance.stores import Rig
+    from tests.conformance.stores import QueueUnderTest
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -47,9 +47,9 @@ class Heard:
 
 
 @asynccontextmanager
-async def listening(rig: Rig, heard: Heard) -> AsyncIterator[None]:
+async def listening(queue: QueueUnderTest, heard: Heard) -> AsyncIterator[None]:
     """A listener whose first, unasked call has come and is not counted."""
-    wakeups = rig.worker().wakeups
+    wakeups = queue.worker().wakeups
     task = asyncio.create_task(wakeups.listen(heard.on_work, heard.on_cancel))
     try:
         await heard.until(lambda: heard.work == 1)
@@ -62,13 +62,13 @@ async def listening(rig: Rig, heard: Heard) -> AsyncIterator[None]:
             await wakeups.close()
 
 
-async def heard_of(rig: Rig, act: Callable[[], Awaitable[object]]) -> Heard:
+async def heard_of(queue: QueueUnderTest, act: Callable[[], Awaitable[object]]) -> Heard:
     """All that is told about an act: what follows it is told after it."""
-    marker = await rig.lease("marker")
+    marker = await queue.lease("marker")
     heard = Heard()
-    async with listening(rig, heard):
+    async with listening(queue, heard):
         await act()
-        await rig.cancel(marker.id)
+        await queue.cancel(marker.id)
         await heard.until(lambda: marker.id in heard.cancelled)
     heard.cancelled.remove(marker.id)
     return heard
@@ -88,16 +88,16 @@ async def heard_of(rig: Rig, act: Callable[[], Awaitable[object]]) -> Heard:
     ids=["one", "a batch", "soon", "deferred", "mixed", "due", "none"],
 )
 async def test_enqueuing_wakes_once_if_there_is_work_now_or_soon(
-    rig: Rig, jobs: list[NewJob], calls: int
+    queue: QueueUnderTest, jobs: list[NewJob], calls: int
 ) -> None:
-    heard = await heard_of(rig, lambda: rig.store.jobs.insert(jobs, "raise"))
+    heard = await heard_of(queue, lambda: queue.store.jobs.insert(jobs, "raise"))
     assert (heard.work, heard.cancelled) == (calls, [])
 
 
-async def test_a_skipped_duplicate_wakes_nobody(rig: Rig) -> None:
+async def test_a_skipped_duplicate_wakes_nobody(queue: QueueUnderTest) -> None:
     job = NewJob("mail", dedupe_key="k")
-    await rig.enqueue(job)
-    assert (await heard_of(rig, lambda: rig.store.jobs.insert([job], "skip"))).work == 0
+    await queue.enqueue(job)
+    assert (await heard_of(queue, lambda: queue.store.jobs.insert([job], "skip"))).work == 0
 
 
 @pytest.mark.parametrize(
@@ -113,84 +113,86 @@ async def test_a_skipped_duplicate_wakes_nobody(rig: Rig) -> None:
     ],
 )
 async def test_settling_wakes_exactly_when_jobs_can_be_claimed_again(
-    rig: Rig, verb: str, delay: int, calls: int
+    queue: QueueUnderTest, verb: str, delay: int, calls: int
 ) -> None:
-    await rig.enqueue(*[NewJob("mail", max_attempts=1 if "last" in verb else 9)] * 2)
-    changes = [change(job, delay=delay * SECOND, error="no") for job in await rig.claim()]
-    heard = await heard_of(rig, lambda: rig.change(verb, *changes))
+    await queue.enqueue(*[NewJob("mail", max_attempts=1 if "last" in verb else 9)] * 2)
+    changes = [change(job, delay=delay * SECOND, error="no") for job in await queue.claim()]
+    heard = await heard_of(queue, lambda: queue.change(verb, *changes))
     assert (heard.work, heard.cancelled) == (calls, [])
 
 
-async def test_a_write_under_a_lost_lease_wakes_nobody(rig: Rig) -> None:
-    job = await rig.lease()
-    await rig.settle(Verb.RELEASE, job)
-    assert (await heard_of(rig, lambda: rig.change(Verb.RELEASE, change(job)))).work == 0
+async def test_a_write_under_a_lost_lease_wakes_nobody(queue: QueueUnderTest) -> None:
+    job = await queue.lease()
+    await queue.settle(Verb.RELEASE, job)
+    assert (await heard_of(queue, lambda: queue.change(Verb.RELEASE, change(job)))).work == 0
 
 
 @pytest.mark.parametrize(("cap", "calls"), [(3, 1), (2, 0)])
 async def test_recovery_wakes_for_what_it_recovers_and_not_for_what_it_retires(
-    rig: Rig, cap: int, calls: int
+    queue: QueueUnderTest, cap: int, calls: int
 ) -> None:
-    await rig.job_in(Status.PICKED, deaths=1)
+    await queue.job_in(Status.PICKED, deaths=1)
     rule = ClaimRule("mail", LEASE, max_recoveries=cap)
 
     async def sweep() -> None:
-        rig.clock.advance(LEASE)
-        await rig.recover(rule, limit=1)
+        queue.clock.advance(LEASE)
+        await queue.recover(rule, limit=1)
 
-    assert (await heard_of(rig, sweep)).work == calls
+    assert (await heard_of(queue, sweep)).work == calls
 
 
 @pytest.mark.parametrize(("held", "calls"), [(True, 1), (False, 0)])
-async def test_a_requeue_wakes_if_something_was_requeued(rig: Rig, held: bool, calls: int) -> None:
-    job_id = await rig.hold() if held else await rig.add()
-    assert (await heard_of(rig, lambda: rig.queries.requeue_jobs([job_id]))).work == calls
+async def test_a_requeue_wakes_if_something_was_requeued(
+    queue: QueueUnderTest, held: bool, calls: int
+) -> None:
+    job_id = await queue.hold() if held else await queue.add()
+    assert (await heard_of(queue, lambda: queue.queries.requeue_jobs([job_id]))).work == calls
 
 
-async def test_a_tick_of_a_schedule_wakes(rig: Rig) -> None:
-    schedules = rig.store.schedules
+async def test_a_tick_of_a_schedule_wakes(queue: QueueUnderTest) -> None:
+    schedules = queue.store.schedules
     schedule = await schedules.register("report", "* * * * *", "UTC", "once", "allow", START)
-    heard = await heard_of(rig, lambda: schedules.advance(schedule, [START], START + SECOND))
+    heard = await heard_of(queue, lambda: schedules.advance(schedule, [START], START + SECOND))
     assert heard.work == 1
 
 
-async def test_cancelling_tells_the_holders_and_nobody_else(rig: Rig) -> None:
-    await rig.enqueue(*[NewJob("mail")] * 2)
-    running = [job.id for job in await rig.claim()]
-    waiting, held = await rig.add(), await rig.hold("sms")
-    heard = await heard_of(rig, lambda: rig.cancel(waiting, held, *running))
+async def test_cancelling_tells_the_holders_and_nobody_else(queue: QueueUnderTest) -> None:
+    await queue.enqueue(*[NewJob("mail")] * 2)
+    running = [job.id for job in await queue.claim()]
+    waiting, held = await queue.add(), await queue.hold("sms")
+    heard = await heard_of(queue, lambda: queue.cancel(waiting, held, *running))
     assert sorted(heard.cancelled) == running
     assert heard.work == 0
 
 
-async def test_deleting_tells_nobody(rig: Rig) -> None:
-    job_id = await rig.add()
-    heard = await heard_of(rig, lambda: rig.queries.delete_jobs([job_id]))
+async def test_deleting_tells_nobody(queue: QueueUnderTest) -> None:
+    job_id = await queue.add()
+    heard = await heard_of(queue, lambda: queue.queries.delete_jobs([job_id]))
     assert (heard.work, heard.cancelled) == (0, [])
 
 
-async def test_every_listener_is_told(rig: Rig) -> None:
+async def test_every_listener_is_told(queue: QueueUnderTest) -> None:
     one, other = Heard(), Heard()
-    async with listening(rig, one), listening(rig, other):
+    async with listening(queue, one), listening(queue, other):
         one.work = other.work = 0
-        await rig.add()
+        await queue.add()
         await one.until(lambda: one.work == 1)
         await other.until(lambda: other.work == 1)
 
 
-async def test_a_listener_that_ended_is_told_nothing_more(rig: Rig) -> None:
+async def test_a_listener_that_ended_is_told_nothing_more(queue: QueueUnderTest) -> None:
     ended = Heard()
-    async with listening(rig, ended):
+    async with listening(queue, ended):
         pass
-    heard = await heard_of(rig, rig.add)
+    heard = await heard_of(queue, queue.add)
     assert (heard.work, ended.work) == (1, 0)
 
 
-async def test_a_woken_worker_finds_the_job(rig: Rig) -> None:
+async def test_a_woken_worker_finds_the_job(queue: QueueUnderTest) -> None:
     found: list[Job] = []
     heard = Heard()
-    async with listening(rig, heard):
-        job_id = await rig.add()
+    async with listening(queue, heard):
+        job_id = await queue.add()
         await heard.until(lambda: heard.work == 1)
-        found += await rig.claim()
+        found += await queue.claim()
     assert [job.id for job in found] == [job_id]

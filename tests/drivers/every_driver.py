@@ -84,7 +84,7 @@ async def value(driver: Driver, sql: str, *args: object) -> Any:
 
 async def sent(driver: Driver, sql: str) -> Any:
     """The value of a statement that is repeated as the store's are."""
-    rows = await send(driver, Statement("rig", sql, ()), ())
+    rows = await send(driver, Statement("test", sql, ()), ())
     return rows[0][0] if rows else None
 
 

@@ -125,7 +125,7 @@ def offers() -> Iterator[tuple[Case, LeaseKey]]:
             yield case, LeaseKey(job_id, right(job_id))
 
 
-WANTS = [
+RULES = [
     ClaimRule(name, lease=LEASE, max_attempts=cap, max_recoveries=ENTRYPOINT_CAP)
     for name, cap in ENTRYPOINTS.items()
 ]

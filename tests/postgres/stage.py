@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.models import Job, JobId, Requeued
 
 LEASE = timedelta(seconds=30)
-WANT = ClaimRule("mail", lease=LEASE)
+RULE = ClaimRule("mail", lease=LEASE)
 PATIENCE = 60.0
 
 
@@ -42,13 +42,13 @@ class Session:
         return int(self.connection.get_server_pid())
 
     async def claim(
-        self, limit: int = 100, worker: str = "worker", rule: ClaimRule = WANT
+        self, limit: int = 100, worker: str = "worker", rule: ClaimRule = RULE
     ) -> list[Job]:
         return await self.store.leases.claim([rule], limit=limit, worker=worker, sweep=True)
 
     async def claim_recovered(self, worker: str = "worker", suspects: bool = False) -> list[Job]:
         return await self.store.leases.claim_recovered(
-            [WANT], limit=100, worker=worker, suspects=suspects
+            [RULE], limit=100, worker=worker, suspects=suspects
         )
 
     async def change(self, transition: Transition, *jobs: Job) -> set[LeaseKey]:

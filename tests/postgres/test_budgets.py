@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.servers import Database
 
 GROWTH = 1.2
-WANT = ClaimRule("mail", lease=timedelta(seconds=30))
+RULE = ClaimRule("mail", lease=timedelta(seconds=30))
 PAYLOAD = b"x" * 256
 
 BATCHES_OF_10_000_JOBS = 40
@@ -109,7 +109,7 @@ async def test_what_a_worker_says_again_and_again_is_planned_once(pg: Database) 
         leases = PostgresStore(driver, tables.NAMES).leases
         for _ in range(20):
             await Holdfast(driver).queries.enqueue("mail", PAYLOAD)
-            jobs = await leases.claim([WANT], limit=500, worker="w", sweep=True)
+            jobs = await leases.claim([RULE], limit=500, worker="w", sweep=True)
             tokens = [job.claim_token for job in jobs if job.claim_token]
             changes = [
                 Change(LeaseKey(job.id, token)) for job, token in zip(jobs, tokens, strict=True)
@@ -134,9 +134,9 @@ async def test_buffers_of_a_claim_whatever_waits(pg18: Database, waiting: int) -
             timeout=300,
         )
         for _ in range(2):
-            await store.leases.claim([WANT], limit=500, worker="w")
+            await store.leases.claim([RULE], limit=500, worker="w")
         before = await touched(connection)
-        jobs = await store.leases.claim([WANT], limit=500, worker="w")
+        jobs = await store.leases.claim([RULE], limit=500, worker="w")
         used = await touched(connection) - before
         await connection.execute("analyze holdfast")
         costs = costs_of(pg18.dsn, driver)
@@ -159,12 +159,12 @@ async def test_a_worker_that_comes_among_dead_rows(pg18: Database) -> None:
         await connection.execute("delete from holdfast where id <= 100_000", timeout=300)
         await connection.execute("analyze holdfast")
         colleague = PostgresStore(driver, tables.NAMES).leases
-        assert len(await colleague.claim([WANT], limit=1000, worker="v")) == 500
+        assert len(await colleague.claim([RULE], limit=1000, worker="v")) == 500
         leases = PostgresStore(driver, tables.NAMES).leases
-        assert await leases.claim([WANT], limit=500, worker="w") == []
+        assert await leases.claim([RULE], limit=500, worker="w") == []
         before = await touched(connection)
         await Holdfast(driver).queries.enqueue("mail", PAYLOAD)
-        jobs = await leases.claim([WANT], limit=500, worker="w")
+        jobs = await leases.claim([RULE], limit=500, worker="w")
         used = await touched(connection) - before
         costs = costs_of(pg18.dsn, driver)
     assert len(jobs) == 1
@@ -209,7 +209,7 @@ async def written(connection: Any, store: PostgresStore) -> dict[str, float]:
         async with measured(connection, used, pages, "enqueue"):
             await store.jobs.insert([NewJob("mail", PAYLOAD)] * 1000, "raise")
         async with measured(connection, used, pages, "claim"):
-            claimed = await store.leases.claim([WANT], limit=1000, worker="w")
+            claimed = await store.leases.claim([RULE], limit=1000, worker="w")
         changes = [Change(LeaseKey(job.id, job.claim_token)) for job in claimed if job.claim_token]
         async with measured(connection, used, pages, "complete"):
             await store.leases.change(TRANSITIONS[Verb.COMPLETE], changes)

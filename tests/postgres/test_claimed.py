@@ -13,7 +13,7 @@ from tests.postgres import tables
 if TYPE_CHECKING:
     from tests.servers import Database
 
-WANT = ClaimRule("mail", lease=timedelta(seconds=30))
+RULE = ClaimRule("mail", lease=timedelta(seconds=30))
 
 PAST = ["1999-12-31 23:59:59.999999+00", "2001-02-03 04:05:06.000001+00", "1969-12-31 00:00+00"]
 
@@ -29,7 +29,7 @@ async def test_a_claim_gives_back_the_instants_of_the_row(
                 f"update holdfast set created = '{instant}', execute_after = '{instant}',"
                 f" last_error_at = '{instant}'"
             )
-        jobs = await store.leases.claim([WANT], limit=5, worker="w")
+        jobs = await store.leases.claim([RULE], limit=5, worker="w")
         rows = await connection.fetch("select * from holdfast order by id")
         assert len(jobs) == 5
         for job, row in zip(jobs, rows, strict=True):

@@ -37,8 +37,8 @@ from tests.postgres.cases import (
     LEASE,
     NOW,
     ROWS,
+    RULES,
     SECOND,
-    WANTS,
     WORKER,
     changes,
     offers,
@@ -80,30 +80,30 @@ ACTS: dict[str, Act] = {
         if Guard.OWNED in transition.guards and transition.verb is not Verb.RENEW
     },
     "renew": lambda store: store.leases.renew([held for _, held in offers()]),
-    "claim or retire": lambda store: store.leases.claim(WANTS, limit=len(ROWS), worker=WORKER),
+    "claim or retire": lambda store: store.leases.claim(RULES, limit=len(ROWS), worker=WORKER),
     "claim, one entrypoint": lambda store: store.leases.claim(
-        WANTS[1:], limit=len(ROWS), worker=WORKER
+        RULES[1:], limit=len(ROWS), worker=WORKER
     ),
     "claim recovered": lambda store: store.leases.claim_recovered(
-        WANTS, limit=len(ROWS), worker=WORKER, suspects=False
+        RULES, limit=len(ROWS), worker=WORKER, suspects=False
     ),
     "claim suspects": lambda store: store.leases.claim_recovered(
-        WANTS, limit=len(ROWS), worker=WORKER, suspects=True
+        RULES, limit=len(ROWS), worker=WORKER, suspects=True
     ),
-    "recover or retire": lambda store: store.leases.recover(WANTS, limit=len(ROWS)),
-    "recover, unknown entrypoint": lambda store: store.leases.recover(WANTS[:1], limit=len(ROWS)),
+    "recover or retire": lambda store: store.leases.recover(RULES, limit=len(ROWS)),
+    "recover, unknown entrypoint": lambda store: store.leases.recover(RULES[:1], limit=len(ROWS)),
     "recover after an outage": lambda store: store.leases.recover(
-        WANTS, limit=len(ROWS), contact=LEASE
+        RULES, limit=len(ROWS), contact=LEASE
     ),
     "recover soon after an outage": lambda store: store.leases.recover(
-        WANTS, limit=len(ROWS), contact=LEASE + SECOND / 2
+        RULES, limit=len(ROWS), contact=LEASE + SECOND / 2
     ),
     "recover what is not held": lambda store: store.leases.recover(
-        WANTS, limit=len(ROWS), held=[held for _, held in offers()]
+        RULES, limit=len(ROWS), held=[held for _, held in offers()]
     ),
-    "recover, bounded": lambda store: store.leases.recover(WANTS, limit=100),
+    "recover, bounded": lambda store: store.leases.recover(RULES, limit=100),
     "recover a dead worker": lambda store: store.leases.recover(
-        WANTS, limit=len(ROWS), worker="worker-1"
+        RULES, limit=len(ROWS), worker="worker-1"
     ),
     "cancel": remove(Verb.CANCEL),
     "delete": remove(Verb.DELETE),

@@ -12,7 +12,7 @@ from holdfast.errors import DuplicateJobError
 from holdfast.lifecycle import FINAL, LIFECYCLE, TRANSITIONS, Guard, Status, Verb
 from holdfast.models import ClaimRule, Job, Moved, NewJob, OnConflict, Requeued
 from tests.postgres import tables
-from tests.postgres.stage import LEASE, WANT, held, stage_on
+from tests.postgres.stage import LEASE, RULE, held, stage_on
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -39,7 +39,7 @@ async def claimed_again(stage: Stage) -> tuple[Job, Job]:
     await stage.enqueue()
     [first] = await stage.a.claim(worker="first")
     stage.clock.advance(LEASE)
-    recovery = await stage.b.store.leases.recover([WANT])
+    recovery = await stage.b.store.leases.recover([RULE])
     assert recovery.recovered == (first.id,)
     [second] = await stage.b.claim_recovered(worker="second")
     assert (second.id, second.recoveries) == (first.id, 1)
@@ -87,7 +87,7 @@ async def test_an_outcome_that_waited_while_the_lease_was_lost_changes_nothing(
     [job] = await stage.a.claim(worker="first")
     stage.clock.advance(LEASE)
     async with stage.b.connection.transaction():
-        await stage.b.store.leases.recover([WANT])
+        await stage.b.store.leases.recover([RULE])
         [again] = await stage.b.claim_recovered(worker="second")
         late = await stage.begin(stage.a.change(transition, job), stage.a)
     before = await tables.dump(stage.observer)
@@ -103,7 +103,7 @@ async def test_a_heartbeat_that_waited_while_the_lease_was_lost_changes_nothing(
     [job] = await stage.a.claim(worker="first")
     stage.clock.advance(LEASE)
     async with stage.b.connection.transaction():
-        await stage.b.store.leases.recover([WANT])
+        await stage.b.store.leases.recover([RULE])
         await stage.b.claim_recovered(worker="second")
         late = await stage.begin(stage.a.store.leases.renew(list(held(job))), stage.a)
     before = await tables.dump(stage.observer)
@@ -155,7 +155,7 @@ async def test_a_sweep_passes_over_a_job_whose_outcome_is_being_written(stage: S
     stage.clock.advance(LEASE)
     async with stage.a.connection.transaction():
         assert await stage.a.change(COMPLETE, done) == held(done)
-        recovery = await stage.b.store.leases.recover([WANT])
+        recovery = await stage.b.store.leases.recover([RULE])
     assert recovery.recovered == (dead.id,)
     assert await stage.log_of(done) == [Status.SUCCESSFUL]
 
@@ -166,8 +166,8 @@ async def test_a_sweep_passes_over_a_job_whose_heartbeat_is_being_written(stage:
     stage.clock.advance(LEASE)
     async with stage.a.connection.transaction():
         assert await stage.a.store.leases.renew(list(held(job))) == held(job)
-        assert (await stage.b.store.leases.recover([WANT])).recovered == ()
-    assert (await stage.b.store.leases.recover([WANT])).recovered == ()
+        assert (await stage.b.store.leases.recover([RULE])).recovered == ()
+    assert (await stage.b.store.leases.recover([RULE])).recovered == ()
     assert await stage.a.change(COMPLETE, job) == held(job)
 
 
@@ -176,8 +176,8 @@ async def test_two_sweeps_at_once_recover_each_job_once(stage: Stage) -> None:
     jobs = await stage.a.claim()
     stage.clock.advance(LEASE)
     async with stage.a.connection.transaction():
-        mine = await stage.a.store.leases.recover([WANT], limit=4)
-        other = await stage.b.store.leases.recover([WANT])
+        mine = await stage.a.store.leases.recover([RULE], limit=4)
+        other = await stage.b.store.leases.recover([RULE])
     assert len(mine.recovered) == 4
     assert sorted(mine.recovered + other.recovered) == [job.id for job in jobs]
     assert {job.recoveries for job in await stage.queue()} == {1}
@@ -278,7 +278,7 @@ async def test_a_claim_that_commits_while_it_is_looked_for_is_left_to_the_sweep(
     monkeypatch.setattr(leases, "change", commit_first)
     await leases.recall()
     stage.clock.advance(LEASE)
-    assert (await leases.recover([WANT])).recovered == (job.id,)
+    assert (await leases.recover([RULE])).recovered == (job.id,)
 
 
 LIMITED = ClaimRule("mail", lease=LEASE, concurrency_limit=2)
@@ -506,9 +506,9 @@ async def test_a_release_of_a_worker_passes_over_a_job_that_another_has_by_now(
     [job] = await stage.a.claim(worker="dead")
     stage.clock.advance(LEASE)
     async with stage.a.connection.transaction():
-        await stage.a.store.leases.recover([WANT])
+        await stage.a.store.leases.recover([RULE])
         [again] = await stage.a.store.leases.claim_recovered(
-            [WANT], limit=1, worker="alive", suspects=False
+            [RULE], limit=1, worker="alive", suspects=False
         )
         release = stage.b.store.jobs.move([job.id], None, actor=None, reason=None, worker="dead")
         releasing = await stage.begin(release, stage.b)
@@ -539,7 +539,7 @@ async def test_every_id_has_an_outcome_whatever_the_others_do(stage: Stage) -> N
     over = asyncio.Event()
 
     async def work() -> None:
-        rules = [WANT, ClaimRule("other", lease=LEASE)]
+        rules = [RULE, ClaimRule("other", lease=LEASE)]
         while not over.is_set():
             jobs = await stage.a.store.leases.claim(rules, limit=JOBS, worker="w", sweep=True)
             for place, job in enumerate(jobs):

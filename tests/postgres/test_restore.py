@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.servers import Database
 
 LEASE = timedelta(seconds=0.3)
-WANT = ClaimRule("mail", LEASE)
+RULE = ClaimRule("mail", LEASE)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ async def store(pg: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 async def leased(store: PostgresStore, count: int) -> list[LeaseKey]:
     await Holdfast(store.driver).queries.enqueue(["mail"] * count)
-    jobs = await store.leases.claim([WANT], limit=count, worker="w1")
+    jobs = await store.leases.claim([RULE], limit=count, worker="w1")
     assert len(jobs) == count
     return [LeaseKey(job.id, job.claim_token) for job in jobs if job.claim_token]
 
@@ -47,7 +47,7 @@ async def forget_claims(store: PostgresStore) -> None:
 async def recovered(store: PostgresStore) -> list[int]:
     """Everything that a sweep finds once all leases are over."""
     await asyncio.sleep(LEASE.total_seconds())
-    return sorted((await store.leases.recover([WANT])).recovered)
+    return sorted((await store.leases.recover([RULE])).recovered)
 
 
 async def test_without_the_look_no_sweep_finds_such_a_job(store: PostgresStore) -> None:
@@ -74,7 +74,7 @@ async def test_a_live_lease_is_left_to_its_holder(store: PostgresStore) -> None:
     await store.leases.housekeep()
     await asyncio.sleep(LEASE.total_seconds())
     assert await store.leases.renew(held) == set(held)
-    assert (await store.leases.recover([WANT])).recovered == ()
+    assert (await store.leases.recover([RULE])).recovered == ()
 
 
 async def test_a_look_at_sound_bookkeeping_changes_nothing(store: PostgresStore) -> None:

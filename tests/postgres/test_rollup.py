@@ -20,7 +20,7 @@ from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
 from holdfast.stores.postgres.render import MOST_UNCOUNTED, statements
 from holdfast.stores.postgres.rollup import StatisticsRollup
 from holdfast.stores.postgres.runner import Runner
-from tests.conformance.stores import WANT, change
+from tests.conformance.stores import RULE, change
 from tests.postgres import tables
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ update holdfast_counted set tx = {ELSEWHERE}
 
 async def settle(store: PostgresStore, jobs: int) -> None:
     await store.jobs.insert([NewJob("mail")] * jobs, "raise")
-    claimed = await store.leases.claim([WANT], limit=jobs, worker="w", sweep=True)
+    claimed = await store.leases.claim([RULE], limit=jobs, worker="w", sweep=True)
     assert len(claimed) == jobs
     await store.leases.change(TRANSITIONS[Verb.COMPLETE], [change(job) for job in claimed])
 

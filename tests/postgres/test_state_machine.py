@@ -71,8 +71,8 @@ FREE = [
 LIMITED = ClaimRule("limited", lease=timedelta(seconds=10), concurrency_limit=LIMIT)
 SCHEDULES = ("hourly", "often")
 TICKS = [ClaimRule(name, lease=timedelta(seconds=10)) for name in SCHEDULES]
-WANTS = {claim_rule.entrypoint: claim_rule for claim_rule in (*FREE, LIMITED, *TICKS)}
-UNLIMITED = [claim_rule for claim_rule in WANTS.values() if not claim_rule.concurrency_limit]
+RULES = {claim_rule.entrypoint: claim_rule for claim_rule in (*FREE, LIMITED, *TICKS)}
+UNLIMITED = [claim_rule for claim_rule in RULES.values() if not claim_rule.concurrency_limit]
 
 HOLD, RELEASE = TRANSITIONS[Verb.HOLD], TRANSITIONS[Verb.RELEASE]
 
@@ -132,12 +132,12 @@ class Lives(RuleBasedStateMachine):
 
     @rule(
         target=leases,
-        name=st.sampled_from(list(WANTS)),
+        name=st.sampled_from(list(RULES)),
         limit=st.integers(1, 5),
         worker=st.sampled_from(["ann", "bob"]),
     )
     def claim_in_order(self, name: str, limit: int, worker: str) -> Any:
-        return self.claim([WANTS[name]], limit, worker, sweep=True)
+        return self.claim([RULES[name]], limit, worker, sweep=True)
 
     @rule(target=leases, sweep=st.booleans(), rules=st.sampled_from([FREE, UNLIMITED]))
     def claim_everything(self, sweep: bool, rules: list[ClaimRule]) -> Any:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.ports import Store
 
 LEASE = timedelta(seconds=30)
-WANT = ClaimRule("mail", LEASE)
+RULE = ClaimRule("mail", LEASE)
 SECOND = timedelta(seconds=1)
 
 
@@ -43,7 +43,7 @@ async def enqueue(store: MemoryStore, *jobs: NewJob) -> list[JobId]:
 
 
 async def claim(store: MemoryStore, *rules: ClaimRule, limit: int = 100) -> list[Job]:
-    return await store.leases.claim(rules or (WANT,), limit=limit, worker="w1", sweep=True)
+    return await store.leases.claim(rules or (RULE,), limit=limit, worker="w1", sweep=True)
 
 
 def holding(job: Job, **fields: object) -> Change:
@@ -156,7 +156,7 @@ class TestClock:
     ) -> None:
         await enqueue(store, NewJob("mail", execute_after=SECOND))
         assert await claim(store) == []
-        assert await store.leases.next_due([WANT]) == SECOND
+        assert await store.leases.next_due([RULE]) == SECOND
         clock.advance(SECOND)
         assert [job.execute_after for job in await claim(store)] == [clock.now()]
 
@@ -172,9 +172,9 @@ class TestClock:
         (id_,) = await enqueue(store, NewJob("mail"))
         await claim(store)
         clock.advance(LEASE - timedelta(microseconds=1))
-        assert (await store.leases.recover([WANT])).recovered == ()
+        assert (await store.leases.recover([RULE])).recovered == ()
         clock.advance(timedelta(microseconds=1))
-        assert (await store.leases.recover([WANT])).recovered == (id_,)
+        assert (await store.leases.recover([RULE])).recovered == (id_,)
 
     async def test_renewing_moves_the_heartbeat_and_nothing_else(
         self, store: MemoryStore, clock: ManualClock
@@ -263,7 +263,7 @@ class TestFairShare:
             *[NewJob("mail", priority=1)] * 3,
             *[NewJob("sms", priority=2)] * 3,
         )
-        jobs = await claim(store, WANT, ClaimRule("sms", LEASE), limit=4)
+        jobs = await claim(store, RULE, ClaimRule("sms", LEASE), limit=4)
         assert [job.entrypoint for job in jobs] == ["sms", "sms", "sms", "mail"]
 
     async def test_a_limit_on_one_entrypoint_leaves_its_slots_to_the_others(
@@ -271,7 +271,7 @@ class TestFairShare:
     ) -> None:
         await enqueue(store, *[NewJob("mail")] * 5, *[NewJob("sms")] * 5)
         limited = ClaimRule("sms", LEASE, concurrency_limit=1)
-        jobs = await claim(store, limited, WANT, limit=6)
+        jobs = await claim(store, limited, RULE, limit=6)
         assert [job.entrypoint for job in jobs].count("sms") == 1
         assert len(jobs) == 6
         assert await claim(store, limited) == []
@@ -362,9 +362,9 @@ class TestListening:
         await enqueue(store, NewJob("mail", max_recoveries=2))
         for calls in (1, 0):
             await claim(store)
-            await store.leases.claim_recovered([WANT], limit=1, worker="w1", suspects=True)
+            await store.leases.claim_recovered([RULE], limit=1, worker="w1", suspects=True)
             async with listening(store) as heard:
-                await store.leases.recover([WANT], worker="w1")
+                await store.leases.recover([RULE], worker="w1")
             assert heard.work == calls
 
     async def test_a_requeued_job_wakes(self, store: MemoryStore) -> None:

@@ -63,7 +63,7 @@ class Asked(Sampler):
         return "Asked"
 
 
-class Rig:
+class TracedWorker:
     """A worker in memory, whose handlers note the span they run in."""
 
     def __init__(self, root: Sampler, **options: Any) -> None:
@@ -120,26 +120,26 @@ def of(**attributes: str) -> frozenset[tuple[str, Any]]:
 
 
 async def test_every_job_of_a_batch_is_counted_under_its_queue_and_outcome() -> None:
-    rig = Rig(ALWAYS_OFF)
-    await rig.add(MANY)
-    await rig.add(MANY // 2, "text")
-    await rig.hf.queries.enqueue(["mail"] * 3, [b"bad"] * 3)
+    traced = TracedWorker(ALWAYS_OFF)
+    await traced.add(MANY)
+    await traced.add(MANY // 2, "text")
+    await traced.hf.queries.enqueue(["mail"] * 3, [b"bad"] * 3)
 
-    await rig.drain()
+    await traced.drain()
 
-    worker = rig.hf.queue_manager.id
-    assert rig.values("queue.claimed") == {
+    worker = traced.hf.queue_manager.id
+    assert traced.values("queue.claimed") == {
         of(queue="mail", worker=worker): MANY + 3,
         of(queue="text", worker=worker): MANY // 2,
     }
-    assert rig.values("queue.processed") == {of(queue="mail"): MANY, of(queue="text"): MANY // 2}
-    assert rig.values("queue.failed") == {of(queue="mail", error="ValueError"): 3}
+    assert traced.values("queue.processed") == {of(queue="mail"): MANY, of(queue="text"): MANY // 2}
+    assert traced.values("queue.failed") == {of(queue="mail", error="ValueError"): 3}
 
 
 async def test_outcomes_that_were_written_together_are_counted_apart() -> None:
-    rig = Rig(ALWAYS_OFF)
-    ids = await rig.hf.queries.enqueue(["mail"] * 4, [None] * 4)
-    jobs = await rig.hf.store.jobs.get([one for one in ids if one is not None])
+    traced = TracedWorker(ALWAYS_OFF)
+    ids = await traced.hf.queries.enqueue(["mail"] * 4, [None] * 4)
+    jobs = await traced.hf.store.jobs.get([one for one in ids if one is not None])
     outcomes: tuple[Outcome, ...] = (
         Succeeded(),
         Released("shutdown"),
@@ -147,17 +147,17 @@ async def test_outcomes_that_were_written_together_are_counted_apart() -> None:
         Failed("no", None),
     )
 
-    rig.telemetry.notify(
+    traced.telemetry.notify(
         Settled("w", [(job, outcome, 0.1) for job, outcome in zip(jobs, outcomes, strict=True)])
     )
 
-    assert rig.values("queue.processed") == {of(queue="mail"): 2}
-    assert rig.values("queue.released") == {of(queue="mail"): 1}
-    assert rig.values("queue.failed") == {of(queue="mail", error="unknown"): 1}
+    assert traced.values("queue.processed") == {of(queue="mail"): 2}
+    assert traced.values("queue.released") == {of(queue="mail"): 1}
+    assert traced.values("queue.failed") == {of(queue="mail", error="unknown"): 1}
 
 
 async def test_recovered_and_retired_jobs_are_counted_by_queue() -> None:
-    rig = Rig(ALWAYS_OFF)
+    traced = TracedWorker(ALWAYS_OFF)
     lease = timedelta(seconds=30)
     clock = ManualClock()
     hf = Holdfast.in_memory(clock=clock)
@@ -168,7 +168,7 @@ async def test_recovered_and_retired_jobs_are_counted_by_queue() -> None:
     await store.leases.claim(rules, limit=9, worker="dead")
     clock.advance(lease)
 
-    observers = Observers([rig.telemetry])
+    observers = Observers([traced.telemetry])
     lease_set = LeaseSet()
     settings = WorkerSettings()
     duty = UpkeepDuty(None, lease_set, settings, "w")
@@ -180,30 +180,30 @@ async def test_recovered_and_retired_jobs_are_counted_by_queue() -> None:
     clock.advance(lease)
     await sweeper.sweep()
 
-    assert rig.values("queue.stale_recovered") == {of(queue="mail"): 2, of(queue="text"): 1}
-    assert rig.values("queue.retired") == {of(queue="text"): 1}
+    assert traced.values("queue.stale_recovered") == {of(queue="mail"): 2, of(queue="text"): 1}
+    assert traced.values("queue.retired") == {of(queue="text"): 1}
 
 
 @pytest.mark.parametrize("name", ["queue.job_duration_ms", "queue.wait_ms"])
 async def test_every_job_is_timed(name: str) -> None:
-    rig = Rig(ALWAYS_OFF)
-    await rig.add(MANY)
-    await rig.add(1, "text")
+    traced = TracedWorker(ALWAYS_OFF)
+    await traced.add(MANY)
+    await traced.add(1, "text")
 
-    await rig.drain()
+    await traced.drain()
 
-    counts = {attributes: point.count for attributes, point in rig.points(name).items()}
+    counts = {attributes: point.count for attributes, point in traced.points(name).items()}
     assert counts == {of(queue="mail"): MANY, of(queue="text"): 1}
 
 
 async def test_of_a_large_batch_as_many_are_timed_as_was_asked_for() -> None:
-    rig = Rig(ALWAYS_OFF, timed=10)
-    await rig.add(MANY)
-    await rig.add(1, "text")
+    traced = TracedWorker(ALWAYS_OFF, timed=10)
+    await traced.add(MANY)
+    await traced.add(1, "text")
 
-    await rig.drain()
+    await traced.drain()
 
-    counts = {at: point.count for at, point in rig.points("queue.wait_ms").items()}
+    counts = {at: point.count for at, point in traced.points("queue.wait_ms").items()}
     assert counts == {of(queue="mail"): 10, of(queue="text"): 1}
 
 
@@ -213,111 +213,111 @@ def test_that_none_are_timed_cannot_be_asked_for() -> None:
 
 
 async def test_a_claim_is_a_span_that_says_how_many_jobs_it_found() -> None:
-    rig = Rig(ALWAYS_ON)
-    await rig.add(MANY)
-    await rig.add(2, "text")
+    traced = TracedWorker(ALWAYS_ON)
+    await traced.add(MANY)
+    await traced.add(2, "text")
 
-    await rig.drain()
+    await traced.drain()
 
-    spans = rig.spans("queue.claim")
-    worker = rig.hf.queue_manager.id
+    spans = traced.spans("queue.claim")
+    worker = traced.hf.queue_manager.id
     assert [dict(span.attributes or {}) for span in spans] == [
         {"queue": "mail", "worker": worker, "job.count": MANY},
         {"queue": "text", "worker": worker, "job.count": 2},
     ]
     assert {span.kind for span in spans} == {SpanKind.CLIENT}
-    assert len(rig.spans("queue.process")) == MANY + 2
+    assert len(traced.spans("queue.process")) == MANY + 2
 
 
 async def test_the_sampler_is_asked_once_about_the_jobs_of_a_claim_that_it_does_not_want() -> None:
-    rig = Rig(ALWAYS_OFF)
-    await rig.add(MANY, "text")
+    traced = TracedWorker(ALWAYS_OFF)
+    await traced.add(MANY, "text")
 
-    await rig.drain()
+    await traced.drain()
 
-    assert rig.sampler.names == ["queue.claim", "queue.process"]
+    assert traced.sampler.names == ["queue.claim", "queue.process"]
 
 
 async def test_the_jobs_of_the_next_claim_are_asked_about_again() -> None:
-    rig = Rig(ALWAYS_OFF)
+    traced = TracedWorker(ALWAYS_OFF)
     for _ in range(2):
-        await rig.add(MANY)
-        await rig.drain()
+        await traced.add(MANY)
+        await traced.drain()
 
-    assert rig.sampler.names.count("queue.process") == 2
-    traces = [context.trace_id for context in rig.contexts]
+    assert traced.sampler.names.count("queue.process") == 2
+    traces = [context.trace_id for context in traced.contexts]
     assert len(set(traces[:MANY])) == len(set(traces[MANY:])) == 1
     assert traces[0] != traces[MANY]
 
 
 async def test_the_sampler_is_asked_once_about_the_jobs_of_a_trace_that_it_does_not_want() -> None:
-    rig = Rig(ALWAYS_ON)
-    await rig.add(MANY, "text", headers={"traceparent": UNSAMPLED})
+    traced = TracedWorker(ALWAYS_ON)
+    await traced.add(MANY, "text", headers={"traceparent": UNSAMPLED})
 
-    await rig.drain()
+    await traced.drain()
 
-    assert rig.sampler.names == ["queue.claim", "queue.process"]
+    assert traced.sampler.names == ["queue.claim", "queue.process"]
 
 
 async def test_nothing_inside_a_job_is_sampled_when_the_job_is_not() -> None:
-    rig = Rig(ALWAYS_OFF)
-    await rig.add(3)
+    traced = TracedWorker(ALWAYS_OFF)
+    await traced.add(3)
 
-    await rig.drain()
+    await traced.drain()
 
-    assert [context.trace_flags.sampled for context in rig.contexts] == [False] * 3
-    assert all(context.is_valid for context in rig.contexts)
-    assert rig.spans("inside") == []
+    assert [context.trace_flags.sampled for context in traced.contexts] == [False] * 3
+    assert all(context.is_valid for context in traced.contexts)
+    assert traced.spans("inside") == []
 
 
 async def test_a_job_of_a_sampled_trace_has_its_span_whatever_became_of_the_others() -> None:
-    rig = Rig(ALWAYS_OFF)
-    await rig.add(3)
-    await rig.add(2, headers={"traceparent": UNSAMPLED})
-    await rig.add(2, headers={"traceparent": SAMPLED, "tenant": "7"})
-    await rig.add(2, headers={"traceparent": UNSAMPLED})
+    traced = TracedWorker(ALWAYS_OFF)
+    await traced.add(3)
+    await traced.add(2, headers={"traceparent": UNSAMPLED})
+    await traced.add(2, headers={"traceparent": SAMPLED, "tenant": "7"})
+    await traced.add(2, headers={"traceparent": UNSAMPLED})
 
-    await rig.drain()
+    await traced.drain()
 
-    spans = rig.spans("queue.process")
+    spans = traced.spans("queue.process")
     assert [f"{span.context.trace_id:032x}" for span in spans] == [SAMPLED.split("-")[1]] * 2
     assert len({span.context.span_id for span in spans}) == 2
-    assert len(rig.spans("inside")) == 2
+    assert len(traced.spans("inside")) == 2
 
 
 async def test_an_unsampled_job_still_carries_the_trace_of_its_enqueue() -> None:
-    rig = Rig(ALWAYS_ON)
-    await rig.add(3, headers={"traceparent": UNSAMPLED})
+    traced = TracedWorker(ALWAYS_ON)
+    await traced.add(3, headers={"traceparent": UNSAMPLED})
 
-    await rig.drain()
+    await traced.drain()
 
-    assert [f"{one.trace_id:032x}" for one in rig.contexts] == [UNSAMPLED.split("-")[1]] * 3
-    assert rig.spans("queue.process") == []
-    assert rig.spans("inside") == []
+    assert [f"{one.trace_id:032x}" for one in traced.contexts] == [UNSAMPLED.split("-")[1]] * 3
+    assert traced.spans("queue.process") == []
+    assert traced.spans("inside") == []
 
 
 async def test_headers_without_a_trace_leave_the_job_in_the_trace_of_its_claim() -> None:
-    rig = Rig(ALWAYS_ON)
-    await rig.add(2, headers={"tenant": "7"})
+    traced = TracedWorker(ALWAYS_ON)
+    await traced.add(2, headers={"tenant": "7"})
 
-    await rig.drain()
+    await traced.drain()
 
-    [claim] = rig.spans("queue.claim")
-    parents = [span.parent.span_id for span in rig.spans("queue.process") if span.parent]
+    [claim] = traced.spans("queue.claim")
+    parents = [span.parent.span_id for span in traced.spans("queue.process") if span.parent]
     assert parents == [claim.context.span_id] * 2
 
 
 @pytest.mark.parametrize("payload", [b"good", b"bad"])
 async def test_a_handler_leaves_no_span_behind_in_its_task(payload: bytes) -> None:
-    rig = Rig(ALWAYS_ON)
-    [job_id] = await rig.hf.queries.enqueue("mail", payload)
+    traced = TracedWorker(ALWAYS_ON)
+    [job_id] = await traced.hf.queries.enqueue("mail", payload)
     assert job_id is not None
-    [job] = await rig.hf.store.jobs.get([job_id])
-    [entrypoint] = [one for one in rig.hf._traced_registry() if one.name == "mail"]
+    [job] = await traced.hf.store.jobs.get([job_id])
+    [entrypoint] = [one for one in traced.hf._traced_registry() if one.name == "mail"]
 
     with suppress(ValueError):
         await entrypoint.executor.execute(job, Context(job, {}, Cancellation()))
 
-    [inside] = rig.contexts
+    [inside] = traced.contexts
     assert inside.is_valid
     assert not trace.get_current_span().get_span_context().is_valid

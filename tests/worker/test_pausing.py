@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.servers import Database
 
 SECOND = timedelta(seconds=1)
-WANT = ClaimRule("mail", lease=timedelta(seconds=30))
+RULE = ClaimRule("mail", lease=timedelta(seconds=30))
 
 
 async def test_a_busy_worker_claims_nothing_a_second_after_a_pause(pg: Database) -> None:
@@ -87,7 +87,7 @@ async def test_what_was_claimed_by_a_late_reply_does_not_start(pg: Database) -> 
         driver.operator = PostgresStore(AsyncpgDriver(other), tables.NAMES)
         [job_id] = await store.jobs.insert([NewJob("mail")], "raise")
         assert job_id is not None
-        assert await store.leases.claim([WANT], limit=10, worker="w") == []
+        assert await store.leases.claim([RULE], limit=10, worker="w") == []
         [entry] = await store.jobs.history(job_id)
         assert (entry.status, entry.reason) == ("queued", RELEASED_BY_PAUSE)
 
