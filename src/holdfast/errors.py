@@ -44,7 +44,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -202,9 +202,14 @@ class WorkerAlive(HoldfastError):
 class SchemaError(HoldfastError):
     """The database's tables are not what this version of Holdfast needs."""
 
+    command: ClassVar[str] = "holdfast upgrade"
+    """The command that makes them fit."""
+
 
 class SchemaMissing(SchemaError):
     """Holdfast is not installed in this database (or not under this prefix)."""
+
+    command = "holdfast install"
 
 
 class SchemaTooOld(SchemaError):
@@ -213,6 +218,8 @@ class SchemaTooOld(SchemaError):
 
 class SchemaTooNew(SchemaError):
     """The database was upgraded by a newer Holdfast than this one."""
+
+    command = "pip install --upgrade holdfast"
 
 
 class MissingDependency(HoldfastError):
@@ -230,6 +237,11 @@ class DatabaseError(HoldfastError):
     def full(self) -> bool:
         """Whether the server has no free connection for this role."""
         return self.sqlstate == "53300"
+
+    @property
+    def undefined(self) -> bool:
+        """Whether a table, column, type or function of the statement does not exist."""
+        return self.sqlstate in ("3F000", "42P01", "42703", "42704", "42883")
 
     @property
     def damaged(self) -> bool:

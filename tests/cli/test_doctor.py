@@ -160,6 +160,8 @@ def _silent(dsn: str) -> None:
             2,
         ),
         (_sql("delete from holdfast_migrations where version > 2"), "schema", 2),
+        (_sql("drop table holdfast_log cascade"), "schema", 2),
+        (_sql("alter table holdfast drop column held_at cascade"), "schema", 2),
         (_sql("alter table holdfast set (autovacuum_enabled = off)"), "autovacuum", 1),
         (
             _sql(

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import psycopg
+import pytest
+
 from holdfast import Holdfast
 from tests.cli.command_line import inside
 
@@ -39,3 +42,35 @@ def test_what_is_explained_must_be_named(pg: Database) -> None:
     asyncio.run(_enqueue(pg.dsn))
     inside("explain", "--dsn", pg.dsn).complains(2, "ID", "--entrypoint")
     inside("explain", "77", "--dsn", pg.dsn).complains(1, "77")
+
+
+@pytest.mark.parametrize(
+    ("change", "word", "command"),
+    [
+        ("drop table holdfast_migrations", "not installed", "holdfast install"),
+        ("delete from holdfast_migrations where version > 2", "version 2", "holdfast upgrade"),
+        (
+            "insert into holdfast_migrations values (9999, 'future')",
+            "future",
+            "pip install --upgrade holdfast",
+        ),
+        ("alter table holdfast drop column priority cascade", "priority", "holdfast doctor"),
+        ("drop table holdfast_log cascade", "holdfast_log", "holdfast doctor"),
+    ],
+)
+@pytest.mark.parametrize("asked", [("1",), ("--entrypoint", "mail")])
+def test_refused_tables_are_the_reason(
+    asked: tuple[str, ...], change: str, word: str, command: str, pg18: Database
+) -> None:
+    asyncio.run(_enqueue(pg18.dsn))
+    with psycopg.connect(pg18.dsn, autocommit=True) as connection:
+        connection.execute(change.encode())
+    told = inside("explain", *asked, "--dsn", pg18.dsn)
+    assert (told.code, told.err) == (4, ""), told
+    first, last = told.out.splitlines()
+    assert first.startswith("schema  ")
+    assert word in first
+    assert last == f"  try  {command}"
+    done = inside("explain", *asked, "--json", "--dsn", pg18.dsn)
+    assert (done.code, done.err) == (4, "")
+    assert (done.json["code"], done.json["command"]) == ("schema", command)

@@ -175,11 +175,13 @@ def run_async(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     return asyncio.run(work())
 
 
-def on_holdfast(options: Options, work: Callable[[Holdfast], Coroutine[Any, Any, T]]) -> T:
+def on_holdfast(
+    options: Options, work: Callable[[Holdfast], Coroutine[Any, Any, T]], *, verify: bool = True
+) -> T:
     """Run one coroutine function on an open queue."""
 
     async def opened() -> T:
-        async with open_holdfast(options) as holdfast:
+        async with open_holdfast(options, verify=verify) as holdfast:
             return await work(holdfast)
 
     return run_async(opened)

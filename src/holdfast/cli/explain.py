@@ -11,12 +11,12 @@ import typer
 from rich.text import Text
 
 from holdfast.app import Holdfast
-from holdfast.cli.command import App, example
+from holdfast.cli.command import UNFIT, App, example
 from holdfast.cli.connect import on_holdfast, options_of
 from holdfast.cli.output import clean, line, print_json, shorten, when
 from holdfast.cli.values import parse_id
 from holdfast.errors import InvalidInput
-from holdfast.explanation import Explanation
+from holdfast.explanation import Code, Explanation
 
 
 def register(app: App) -> None:
@@ -34,7 +34,10 @@ def explain(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say why a job is not running, until when, and what would change that."""
+    """Say why a job is not running, until when, and what would change that.
+
+    Tables that Holdfast cannot work with are such a reason, too; then the exit code is 4.
+    """
     if (number is None) is (entrypoint is None):
         raise InvalidInput("say which: the ID of a job, or --entrypoint NAME")
 
@@ -45,11 +48,14 @@ def explain(
             found = await holdfast.explain(parse_id(number or ""))
         return found, await holdfast.queries.now()
 
-    found, now = on_holdfast(options_of(ctx), look)
+    # Tables that do not fit are an answer here.
+    found, now = on_holdfast(options_of(ctx), look, verify=False)
     if as_json:
         print_json(explanation_record(found))
     else:
         print_explanation(found, now)
+    if found.code is Code.SCHEMA:
+        raise typer.Exit(UNFIT)
 
 
 def explanation_record(found: Explanation) -> dict[str, Any]:

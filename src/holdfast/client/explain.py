@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.errors import JobNotFound, SchemaError
+from holdfast.errors import DatabaseError, JobNotFound, SchemaError
 from holdfast.explanation import Code, Explanation, Facts, Surroundings, explain, nothing_waits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from holdfast.models import JobId
     from holdfast.ports import Store
@@ -18,10 +18,35 @@ async def explain_job(
     store: Store, job_id: JobId, behind_breaker: Mapping[str, str]
 ) -> Explanation:
     """Say why a job is not running. JobNotFound where neither queue nor log knows it."""
+    return await _on_tables(store, lambda: _explain_job(store, job_id, behind_breaker))
+
+
+async def explain_entrypoint(
+    store: Store, entrypoint: str, behind_breaker: Mapping[str, str]
+) -> Explanation:
+    """Say why the next job of an entrypoint is not running."""
+    return await _on_tables(
+        store, lambda: _explain_entrypoint(store, entrypoint, behind_breaker)
+    )
+
+
+async def _on_tables(store: Store, answer: Callable[[], Awaitable[Explanation]]) -> Explanation:
+    """Return the answer, or what is wrong with the tables that it would be read from."""
     try:
         await store.verify()
+        return await answer()
     except SchemaError as error:
-        return Explanation(Code.SCHEMA, str(error), command="holdfast upgrade")
+        return Explanation(Code.SCHEMA, str(error), command=error.command)
+    except DatabaseError as error:
+        if not error.undefined:
+            raise
+        sentence = f"The tables are not as their version left them: {error}"
+        return Explanation(Code.SCHEMA, sentence, command="holdfast doctor")
+
+
+async def _explain_job(
+    store: Store, job_id: JobId, behind_breaker: Mapping[str, str]
+) -> Explanation:
     found = await store.jobs.get([job_id])
     job = found[0] if found else None
     history = await store.jobs.history(job_id)
@@ -43,11 +68,10 @@ async def explain_job(
     )
 
 
-async def explain_entrypoint(
+async def _explain_entrypoint(
     store: Store, entrypoint: str, behind_breaker: Mapping[str, str]
 ) -> Explanation:
-    """Say why the next job of an entrypoint is not running."""
     job_id = await store.jobs.first_of(entrypoint)
     if job_id is None:
         return nothing_waits(entrypoint, await store.jobs.workers())
-    return await explain_job(store, job_id, behind_breaker)
+    return await _explain_job(store, job_id, behind_breaker)

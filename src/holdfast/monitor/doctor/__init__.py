@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.errors import InvalidInput
-from holdfast.monitor.doctor.finding import Finding, Severity
+from holdfast.errors import DatabaseError, InvalidInput
+from holdfast.monitor.doctor.finding import Finding, Severity, error
 from holdfast.monitor.doctor.fleet import check_fleet, check_listen
 from holdfast.monitor.doctor.grants import check_grants
 from holdfast.monitor.doctor.server import check_server
@@ -26,9 +26,15 @@ async def examine(store: Store, *, listens: bool = True) -> list[Finding]:
     if schema:
         # The other checks read tables that may not be there.
         return _worst_first([*schema, *found])
-    found += await check_tables(store)
-    found += await check_grants(store)
-    found += await check_fleet(store)
+    try:
+        found += await check_tables(store)
+        found += await check_grants(store)
+        found += await check_fleet(store)
+    except DatabaseError as refused:
+        if not refused.undefined:
+            raise
+        words = f"the tables are not as their version left them: {refused}"
+        found.append(error("schema", words, "holdfast sql install"))
     if listens:
         found += await check_listen(store)
     return _worst_first(found)

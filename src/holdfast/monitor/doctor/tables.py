@@ -69,7 +69,7 @@ async def check_schema(store: PostgresStore) -> list[Finding]:
     try:
         await store.verify()
     except SchemaError as found:
-        return [error("schema", str(found), "holdfast upgrade")]
+        return [error("schema", str(found), found.command)]
     return []
 
 
