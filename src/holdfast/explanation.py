@@ -162,12 +162,14 @@ def _claimed(facts: Facts) -> Explanation:
     worker = next((each for each in facts.workers if each.id == job.claimed_by), None)
     details = {"worker": job.claimed_by, "heartbeat": heartbeat, "lease_until": expires}
     if expires <= facts.now or (worker is not None and not facts.alive(worker)):
-        due = max(expires, facts.now)
+        left = bool(facts.serving())
+        recovery = "when its lease ends" if left else "by one that does, after its lease has ended"
+        nobody = "" if left else f"No live worker serves {job.entrypoint}. "
         return Explanation(
             Code.WORKER_SILENT,
             f"Its worker {job.claimed_by} looks dead: the last heartbeat is "
-            f"{_since(facts, heartbeat)} old. It is recovered when its lease ends.",
-            until=due,
+            f"{_since(facts, heartbeat)} old. {nobody}It is recovered {recovery}.",
+            until=max(expires, facts.now) if left else None,
             command=f"holdfast workers release {job.claimed_by}",
             details=details,
         )
@@ -281,9 +283,10 @@ def _limit_full(facts: Facts) -> Explanation | None:
         return None
     name = facts.queued.entrypoint
     shown = ", ".join(map(str, running[:5])) + (", …" if len(running) > 5 else "")
+    verb = "runs" if len(running) == 1 else "run"
     return Explanation(
         Code.LIMIT_FULL,
-        f"{name} has a limit of the whole fleet, and {len(running)} run under it: {shown}.",
+        f"{name} has a limit of the whole fleet, and {len(running)} {verb} under it: {shown}.",
         command=f"holdfast show {running[0]}",
         details={"running": list(running)},
     )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
 from holdfast import Holdfast
+from holdfast.cli.explain import explanation_lines
+from holdfast.explanation import Code, Explanation
 from tests.cli.command_line import inside
 
 if TYPE_CHECKING:
@@ -36,6 +39,13 @@ def test_a_job_is_explained_in_words_and_as_json(pg: Database) -> None:
     shown = inside("show", "1", "--dsn", pg.dsn).out
     assert shown.splitlines()[-2:] == told.out.splitlines()
     assert inside("show", "1", "--json", "--dsn", pg.dsn).json["explanation"] == found
+
+
+def test_what_may_change_is_never_in_the_past() -> None:
+    now = datetime.now(UTC)
+    found = Explanation(Code.WORKER_SILENT, "Its worker w1 looks dead.", until=now)
+    words = [text.plain for text in explanation_lines(found, now + timedelta(milliseconds=4))]
+    assert words[-1] == "  may change at any moment"
 
 
 def test_what_is_explained_must_be_named(pg: Database) -> None:

@@ -200,6 +200,12 @@ async def test_a_job_of_a_silent_worker_says_when_it_is_recovered(pg: Database) 
         scene.clock.advance(2 * LEASE)
         found = await scene.hf.explain(job_id)
         assert (found.code, found.command) == (Code.WORKER_SILENT, "holdfast workers release w1")
+        assert found.until is None
+        assert "No live worker serves mail." in found.sentence
+        await scene.report("mail", worker="w2")
+        found = await scene.hf.explain(job_id)
+        assert found.until == scene.clock.now()
+        assert found.sentence.endswith("It is recovered when its lease ends.")
 
 
 async def test_a_suspect_runs_alone(pg: Database) -> None:

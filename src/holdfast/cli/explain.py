@@ -71,7 +71,8 @@ def print_explanation(found: Explanation, now: datetime) -> None:
 def explanation_lines(found: Explanation, now: datetime) -> Iterator[Text]:
     yield Text.assemble((f"{found.code}  ", "bold"), clean(found.sentence))
     if found.until is not None:
-        yield Text(f"  may change {when(found.until, now)}", style="dim")
+        soon = when(found.until, now) if found.until > now else "at any moment"
+        yield Text(f"  may change {soon}", style="dim")
     if query := found.details.get("query"):
         yield Text.assemble(("  it runs  ", "dim"), shorten(" ".join(str(query).split()), 200))
     if found.command is not None:

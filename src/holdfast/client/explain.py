@@ -25,9 +25,7 @@ async def explain_entrypoint(
     store: Store, entrypoint: str, behind_breaker: Mapping[str, str]
 ) -> Explanation:
     """Say why the next job of an entrypoint is not running."""
-    return await _on_tables(
-        store, lambda: _explain_entrypoint(store, entrypoint, behind_breaker)
-    )
+    return await _on_tables(store, lambda: _explain_entrypoint(store, entrypoint, behind_breaker))
 
 
 async def _on_tables(store: Store, answer: Callable[[], Awaitable[Explanation]]) -> Explanation:
