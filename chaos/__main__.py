@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m chaos", description="Holdfast's fault harness.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    running = commands.add_parser("run", help="workers, faults, and the check of what came of it")
+    running = commands.add_parser("run", help="run workers under faults, and check the result")
     running.add_argument("--profile", choices=[*PROFILES, *ACTS_ALONE], default="quick")
     running.add_argument("--seed", type=int, help="of jobs and faults; random unless given")
     running.add_argument("--pg", type=Path, help="folder of PostgreSQL's programs")
@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     running.set_defaults(command=_run)
     checking = commands.add_parser("check", help="check the histories of a run again")
     checking.set_defaults(command=_check)
-    replaying = commands.add_parser("replay", help="the same seed and schedule of faults again")
+    replaying = commands.add_parser("replay", help="run the same seed and schedule of faults again")
     replaying.set_defaults(command=_replay)
     for parser_ in (checking, replaying):
         parser_.add_argument("directory", type=Path, metavar="HISTORY_DIR")
@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_mutants(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    planting = commands.add_parser("mutants", help="plant bugs; every one must be caught")
+    planting = commands.add_parser("mutants", help="plant bugs, each of which must be caught")
     planting.add_argument("--only", action="append", metavar="NAME", help="may be repeated")
     planting.add_argument("--keep", action="store_true", help="keep the histories")
     planting.add_argument("--list", action="store_true", help="name them and stop")
@@ -64,7 +64,7 @@ def _add_mutants(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _add_figures(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    measuring = commands.add_parser("figures", help="what a random run does not show, measured")
+    measuring = commands.add_parser("figures", help="measure what a random run does not show")
     measuring.add_argument("--only", action="append", metavar="NAME", help="may be repeated")
     measuring.add_argument("--keep", action="store_true", help="keep the histories")
     measuring.add_argument("--report", type=Path, default=report.DEFAULT)

@@ -63,7 +63,7 @@ async def _demand_synchrony(primary: Cluster) -> None:
     await connection.close()
 
 
-def _send_everybody(stage: Stage, standby: Cluster) -> None:
+def _redirect(stage: Stage, standby: Cluster) -> None:
     stage.cluster = standby
     stage.proxy.upstream = standby.port
 
@@ -80,7 +80,7 @@ async def failover_sync(directory: Path, seed: int, say: Say) -> Verdict:
                 began = now()
                 await primary.crash()
                 await standby.promote()
-                _send_everybody(stage, standby)
+                _redirect(stage, standby)
                 stage.fault("failover", t=began, seconds=(now() - began) / SECOND)
 
             stage = Stage(primary, directory, lease=_PROFILE.lease)
@@ -109,7 +109,7 @@ async def failover_async(directory: Path, seed: int, say: Say) -> Verdict:
                 await standby.promote()
                 known = await tail.known_jobs(await standby.connect(stage.database))
                 switched = now()
-                _send_everybody(stage, standby)
+                _redirect(stage, standby)
                 stage.fault("failover", t=began, seconds=(now() - began) / SECOND)
 
             stage = Stage(primary, directory, lease=_PROFILE.lease)
@@ -157,7 +157,7 @@ async def skewed_clocks(directory: Path, seed: int, say: Say) -> Verdict:
 
 
 async def old_snapshot(directory: Path, seed: int, say: Say) -> Verdict:
-    """A transaction that keeps every dead row in sight for the whole run."""
+    """A transaction that keeps every dead tuple visible for the whole run."""
     async with Cluster(directory / "pg") as cluster:
 
         async def during(stage: Stage) -> None:
@@ -281,7 +281,7 @@ def _start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdout=said, stderr=said)
 
 
-async def article_table(directory: Path, seed: int, say: Say) -> Verdict:
+async def user_table_deaths(directory: Path, seed: int, say: Say) -> Verdict:
     """Workers die again and again on a user's table, with rows at every number of attempts."""
     names = ("s0", "s1", "s2")
 
@@ -343,7 +343,7 @@ ACTS: dict[str, Play] = {
     "workers with wrong clocks": skewed_clocks,
     "full disk": full_disk,
     "old snapshot": old_snapshot,
-    "deaths on a user's table": article_table,
+    "deaths on a user's table": user_table_deaths,
     "counts in the handlers' transactions": exactly_once,
     **_upgrades(upgrading.LONG),
 }

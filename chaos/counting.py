@@ -74,7 +74,7 @@ class Tasks:
         return self._me
 
     async def run_late(self, context: Context, what: str) -> str:
-        """The first run blocks its event loop at the gate, so that nobody can tell it to stop."""
+        """The first run blocks its event loop at the gate, so that it cannot be cancelled."""
         if what == "transaction":
             async with context.transaction() as tx:
                 await tx.execute("insert into counting.written values ($1)", self._me)

@@ -49,7 +49,7 @@ def _error(kind: str) -> BaseException:
         case "base":
             return Beyond("not an Exception")
         case _:
-            return RuntimeError("as the payload says")
+            return RuntimeError("gate")
 
 
 class Ledger:
@@ -86,7 +86,7 @@ class Ledger:
         )
 
     def notify(self, event: Event) -> None:
-        """As an observer: what the worker was told of its writes."""
+        """Note, as an observer, which writes of the worker were acknowledged."""
         match event:
             case Settled(_, runs):
                 for job, outcome, _ in runs:
@@ -196,7 +196,7 @@ class Handlers:
             raise RetryRequested(timedelta(seconds=does.get("delay", 0.0)), "not yet")
 
     async def _gate(self, job: Job, does: Mapping[str, Any]) -> None:
-        """Wait for the file that is named for this run, awaiting or blocking, then end as told."""
+        """Wait for the file that is named for this run, awaiting or blocking, and end."""
         gate = self._ledger.directory / _nth(does["gates"], job.recoveries)
         block = _nth(does.get("block", [False]), job.recoveries)
         while not gate.exists():
@@ -206,7 +206,7 @@ class Handlers:
                 await asyncio.sleep(_LOOK)
         match _nth(does.get("then", ["ok"]), job.recoveries):
             case "retry":
-                raise RetryRequested(timedelta(seconds=does.get("delay", 0.0)), "as told")
+                raise RetryRequested(timedelta(seconds=does.get("delay", 0.0)), "gate")
             case "raise":
                 raise _error("plain")
 

@@ -1,4 +1,4 @@
-"""Executes the schedule: strikes workers that hold leases, and writes down what it did when."""
+"""Executes the schedule of faults against workers that hold leases, and records each fault."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TROUBLE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError
 
 
 class Nemesis:
-    """A fault whose target holds nothing is turned to the next worker that does."""
+    """A fault whose target holds no lease hits the next worker that holds one."""
 
     def __init__(self, stage: Stage, producers: Sequence[str]) -> None:
         self._stage = stage
@@ -118,7 +118,7 @@ class Nemesis:
             await self._stage.proxy.flow(name)
 
     async def _lock(self, planned: Planned, victim: Process) -> None:
-        """A transaction of somebody else's keeps some of its rows."""
+        """Another transaction keeps some of its rows locked."""
         self._stage.fault("lock", victim.name, seconds=planned.seconds + 1.0)
         with suppress(*_TROUBLE):
             connection = await self._stage.connect()
@@ -160,7 +160,7 @@ class Nemesis:
         self._stage.fault("crash", t=began, seconds=(now() - began) / SECOND)
 
     async def _victim(self, target: int) -> Process | None:
-        """The target, or the next worker after it, that holds leases and is not being struck."""
+        """The target, or the next worker after it, that holds leases and is not being hit."""
         deadline = now() + _PATIENCE * SECOND
         names = sorted(self._stage.workers)
         names = names[target % len(names) :] + names[: target % len(names)]

@@ -1,4 +1,4 @@
-"""The page of the documentation about the last report."""
+"""Writes docs/chaos.md from the last report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 PATH = Path(__file__).parents[1] / "docs" / "chaos.md"
 _TEXT = Path(__file__).parent / "page.md"
-_NONE = "Not played yet."
+_NONE = "Not run yet."
 
 
 def write(report: Path) -> None:
@@ -45,10 +45,10 @@ def _run(report: dict[str, Any]) -> str:
         ("jobs", f"{report['jobs']:,}"),
         ("seconds", report["seconds"]),
         ("faults", report["faults"]),
-        ("of these hit a live lease or a call in flight", report["faults_effective"]),
+        ("faults that hit a live lease or a call in flight", report["faults_effective"]),
         ("violations", sum(report["invariants"].values())),
-        ("dead worker to restart of its jobs", _times(report["recovery_s"])),
-        ("server accepts connections to first claim", _times(report["first_claim_s"])),
+        ("from the death of a worker to the restart of its jobs", _times(report["recovery_s"])),
+        ("from the server's return to the first claim", _times(report["first_claim_s"])),
     ]
     return f"{command}\n\n{_table(['', ''], rows)}"
 
@@ -79,7 +79,7 @@ def _acts(acts: dict[str, dict[str, Any]]) -> str:
         )
         for name, act in acts.items()
     ]
-    head = ["act", "jobs", "effective faults", "violations", "besides"]
+    head = ["run", "jobs", "effective faults", "violations", "also measured"]
     return f"`python -m chaos run --profile acts --seed {seed}`\n\n{_table(head, rows)}"
 
 
@@ -89,10 +89,10 @@ def _besides(act: dict[str, Any]) -> str:
         said.append(f"first claim {first:.2f} s after the promotion")
     if "lost_with_the_tail" in act:
         said.append(
-            f"{act['lost_with_the_tail']} acknowledged jobs gone: the unreplayed tail, exactly"
+            f"{act['lost_with_the_tail']} acknowledged jobs lost, exactly those not replicated"
         )
     if "longest_stall_s" in act:
-        said.append(f"longest time without an end of a job {act['longest_stall_s']:.2f} s")
+        said.append(f"longest time in which no job ended {act['longest_stall_s']:.2f} s")
     return "; ".join(said)
 
 
@@ -103,7 +103,7 @@ def _figures(figures: dict[str, dict[str, Any]]) -> str:
         (name, found["goal"], _found(found), "kept" if found["ok"] else "**not kept**")
         for name, found in figures.items()
     ]
-    return _table(["name", "goal", "found", ""], rows)
+    return _table(["name", "goal", "measured", "result"], rows)
 
 
 def _found(found: dict[str, Any]) -> str:
@@ -125,7 +125,7 @@ def _mutants(caught: dict[str, bool]) -> str:
         for name, mutant in MUTANTS.items()
     ]
     score = f"{sum(caught.get(name, False) for name in MUTANTS)} of {len(MUTANTS)} caught."
-    return f"{score}\n\n{_table(['mutant', 'planted bug', 'scenario', ''], rows)}"
+    return f"{score}\n\n{_table(['name', 'planted bug', 'scenario', 'result'], rows)}"
 
 
 def _word(caught: bool | None) -> str:

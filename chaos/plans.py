@@ -1,4 +1,4 @@
-"""What a process of the harness is told: plain values that travel as JSON on its command line."""
+"""Settings of a process of the harness: plain values, as JSON on its command line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class WorkerPlan(Plan):
     scheduled: bool = False
     tables: bool = False
     snoozes: bool = False
-    """Serve the article's table."""
+    """Serve the user's table."""
     counting: bool = False
     """Serve the tasks that count, and nothing else."""
     max_block: float | None = None

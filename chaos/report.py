@@ -1,4 +1,4 @@
-"""What people see: the table of invariants, the first violation as a timeline, the report file."""
+"""The table of invariants, the first violation as a timeline, and the report file."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _events(story: Story) -> list[tuple[int, str]]:
     events: list[tuple[int, str]] = []
     if story.spec is not None and story.invoked is not None and story.acknowledged is not None:
         events.append((story.invoked, f"client asks for job {story.job}: {story.spec}"))
-        events.append((story.acknowledged, "client is told its id"))
+        events.append((story.acknowledged, "client gets its id"))
     for run in story.runs:
         lease = f"lease of {run.key.by} at {_clock(run.key.at)}"
         events.append((run.start, f"handler starts, {lease}"))

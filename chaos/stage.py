@@ -68,7 +68,7 @@ class Process:
         self.popen = popen
         self.frozen = False
         self.leaving = False
-        """It was told to end, so that its end is no surprise."""
+        """It was stopped or killed on purpose."""
         self.noted = False
         """Its end is in the journal."""
 

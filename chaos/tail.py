@@ -1,8 +1,8 @@
-"""After a failover to a standby that lagged: what is lost is the tail it had not received, exactly.
+"""After a failover to a lagging standby, checks that exactly the jobs it had not received are lost.
 
-The standby is asked which jobs it knows before anybody is let in, and the old primary, started once
-more, which ones it knew when it died. The difference is the tail. Ids of the tail are given out
-again, so after the failover its jobs are told from others by their payload.
+The standby is asked for its jobs before any client connects. The old primary is started again and
+asked for the jobs it had when it crashed. The difference is the tail. The standby gives the ids of
+the tail to new jobs, so jobs of the tail are recognised by their payload.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KNOWN = "select id from holdfast union select job_id from holdfast_log"
 
 
 async def known_jobs(connection: asyncpg.Connection[asyncpg.Record]) -> set[int]:
-    """Those that the tables tell of, waiting, running or ended."""
+    """Those in the tables, waiting, running or ended."""
     try:
         return {row[0] for row in await connection.fetch(_KNOWN)}
     finally:
@@ -49,7 +49,7 @@ class Failover:
 
 
 def judge(verdict: Verdict, failover: Failover, directory: Path) -> None:
-    """Replace the verdict: of an id that two jobs have had, nothing else can be asked."""
+    """Replace the verdict. Ids are reused here, so no other invariant can be checked."""
     history = verdict.history
     recorded = {story.job for story in history.stories.values() if story.ended or story.row}
     there = _payloads_there(history, directory)

@@ -34,14 +34,14 @@ SHARES: Mapping[str, int] = {
     "shaky": 7,
     "block": 1,
 }
-"""Of a thousand jobs. Poison is dealt out by number, since each costs three workers."""
+"""Of a thousand jobs. Poison jobs are counted apart, because each kills three workers."""
 
 WEIRD = ("nul", "surrogate", "huge", "exit", "unprintable", "base")
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One job to be enqueued. `uid` tells the checker which job of the seed it is."""
+    """One job to be enqueued. By `uid` the checker knows which job of the seed it is."""
 
     uid: int
     kind: str

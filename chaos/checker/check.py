@@ -20,24 +20,24 @@ INVARIANTS: Mapping[str, Callable[[History], Iterator[Violation]]] = {
     "I-3 only the holder settles": leasing.fence,
     "I-4 one lease at a time": leasing.one_lease,
     "I-5 tokens are used once": state.tokens,
-    "I-6 counters count": state.counters,
-    "I-7 a job stays what it is": state.immutable,
+    "I-6 counters are right": state.counters,
+    "I-7 jobs do not change": state.immutable,
     "I-8 never early": state.not_early,
-    "I-9 no immortal lease": leasing.mortal,
+    "I-9 leases end": leasing.mortal,
     "I-10 an acknowledged outcome stays": state.durable,
-    "I-11 the log leads to the row": state.replay,
+    "I-11 log and row agree": state.replay,
     "I-12 failures are explained": state.explained_errors,
-    "I-13 one active job a key": clients.dedupe,
-    "I-14 lost replies make no twins": clients.idempotent,
-    "I-15 one job a tick": clients.slots,
+    "I-13 one active job per key": clients.dedupe,
+    "I-14 lost replies make no duplicates": clients.idempotent,
+    "I-15 one job per tick": clients.slots,
     "I-16 limits hold": leasing.limits,
-    "I-17 no more than the slots": leasing.capacity,
+    "I-17 slots are kept": leasing.capacity,
     "I-20 canceled is canceled": clients.cancellation,
     "I-21 refused is refused": clients.refused,
     "I-22 no run outlives its lease": leasing.self_fence,
-    "I-23 a clean exit in time": process.clean_exit,
-    "I-24 no silent death": process.no_silent_death,
-    "I-25 duplicates are explained": leasing.explained,
+    "I-23 workers stop in time": process.clean_exit,
+    "I-24 no unexplained death": process.no_silent_death,
+    "I-25 repeated runs are explained": leasing.explained,
     "I-26 everything due ends": process.drained,
     "I-27 recovered in time": process.recovery,
     "I-28 work resumes": process.resumed,
@@ -45,7 +45,7 @@ INVARIANTS: Mapping[str, Callable[[History], Iterator[Violation]]] = {
     "I-30 every call is answered": clients.answered,
     "I-31 a death retires no neighbour": process.retired_neighbours,
     "I-32 progress": progress.progress,
-    "as expected": process.expectations,
+    "scenario checks": process.expectations,
 }
 
 MOST_VACUOUS = 0.8
@@ -63,7 +63,7 @@ class Verdict:
     recoveries: list[float] = field(default_factory=list)
     resumes: list[float] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
-    """What only this run can tell."""
+    """Further figures of this run."""
 
     @property
     def count(self) -> int:
@@ -133,12 +133,12 @@ def _named(name: str, violation: Violation) -> Violation:
 def _effective(history: History) -> int:
     """How many faults hit a live lease; one aimed at a client must have hit a call."""
     by_pid = pids_of(history)
-    everybody = [span for spans in by_pid.values() for span in spans]
+    every_span = [span for spans in by_pid.values() for span in spans]
 
     def hit(fault: Fault) -> bool:
         if fault.hit is not None:
             return fault.hit
-        spans = everybody if fault.pid is None else by_pid.get(fault.pid, [])
+        spans = every_span if fault.pid is None else by_pid.get(fault.pid, [])
         return any(start <= fault.t < end for start, end in spans)
 
     return sum(map(hit, history.faults))

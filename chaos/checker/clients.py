@@ -1,4 +1,4 @@
-"""Invariants of what clients were told: keys, retries of calls, slots, cancellations."""
+"""Invariants of the replies to clients: keys, repeated calls, ticks, cancellations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FOREVER = 2**62
 
 
 def dedupe(history: History) -> Iterator[Violation]:
-    """Never two active jobs under one key. Only what clients saw counts: it is surely true."""
+    """Two jobs under one dedupe key are never active at the same time."""
     by_key: defaultdict[str, list[Story]] = defaultdict(list)
     for story in history.stories.values():
         if story.spec is not None and story.spec[3] is not None:
@@ -48,7 +48,7 @@ def _both_active(before: Story, after: Story) -> bool:
 
 
 def _freed(story: Story) -> int:
-    """When the job let go of its key: a held one has."""
+    """When the job freed its key. A held job has none."""
     for row in story.log:
         if row.final or row.status == Status.FAILED:
             return row.t
@@ -56,10 +56,10 @@ def _freed(story: Story) -> int:
 
 
 def idempotent(history: History) -> Iterator[Violation]:
-    """A job that was asked for once is there once, whatever became of the reply.
+    """An enqueue makes one job, even if its reply was lost.
 
-    A dedupe key keeps its promise while the first job is active: a second one after its end is a
-    new life of the key, not a duplicate.
+    A dedupe key refuses a second job while the first one is active. A job under the same key after
+    the end of the first is not a duplicate.
     """
     by_uid: defaultdict[int, list[Story]] = defaultdict(list)
     for story in history.stories.values():
@@ -69,7 +69,7 @@ def idempotent(history: History) -> Iterator[Violation]:
     for uid, stories in by_uid.items():
         for before, after in pairwise(sorted(stories, key=lambda story: story.job)):
             if uid not in keyed or _overlap(before, after):
-                text = f"jobs {before.job} and {after.job} are both what was asked for as {uid}"
+                text = f"jobs {before.job} and {after.job} were both made by enqueue {uid}"
                 yield Violation("", text, after.job)
 
 
@@ -79,7 +79,7 @@ def _overlap(before: Story, after: Story) -> bool:
 
 
 def slots(history: History) -> Iterator[Violation]:
-    """One job for each tick, and a job for every tick between the first and the last."""
+    """Each tick of a schedule makes one job, and no tick in between is missing."""
     jobs: defaultdict[str, set[int]] = defaultdict(set)
     for story in history.stories.values():
         found = [run.slot for run in story.runs] + ([story.row.slot] if story.row else [])
@@ -98,7 +98,7 @@ def slots(history: History) -> Iterator[Violation]:
 
 
 def cancellation(history: History) -> Iterator[Violation]:
-    """A job whose cancellation was acknowledged has ended so and is never claimed again."""
+    """A job whose cancellation was acknowledged is canceled and never claimed again."""
     for call in history.calls:
         if call.op != "cancel" or call.outcome != "ok":
             continue
@@ -110,22 +110,24 @@ def cancellation(history: History) -> Iterator[Violation]:
 def _canceled(story: Story, acknowledged: int) -> Iterator[Violation]:
     ends = [row for row in story.log if row.status == Status.CANCELED]
     if not ends or ends[0].t > acknowledged:
-        yield Violation("", f"job {story.job} was not canceled when that was said", story.job)
+        text = f"job {story.job} was not canceled when that was acknowledged"
+        yield Violation("", text, story.job)
     for run in story.runs:
         if run.key.at > acknowledged:
-            yield Violation("", f"job {story.job} was claimed after that", story.job, run.start)
+            text = f"job {story.job} was claimed after its acknowledged cancellation"
+            yield Violation("", text, story.job, run.start)
 
 
 def refused(history: History) -> Iterator[Violation]:
-    """A call that was refused for good left nothing behind."""
+    """An enqueue that was refused for good made no job."""
     gone = {job[0] for call in history.calls if call.final for job in call.jobs}
     for story in history.stories.values():
         if story.uid in gone:
-            yield Violation("", f"job {story.job} was refused and is there", story.job)
+            yield Violation("", f"job {story.job} was refused and exists", story.job)
 
 
 def answered(history: History) -> Iterator[Violation]:
-    """Every call ends in time, whatever the network does."""
+    """Every call of a client ends in time, whatever the network does."""
     most = int(history.plan.get("call_seconds", 20.0) * PATIENCE * SECOND)
     last = history.plan.get("ended", 0)
     for call in history.calls:

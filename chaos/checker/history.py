@@ -44,14 +44,14 @@ class History:
     faults: list[Fault] = field(default_factory=list)
     exits: dict[int, Exit] = field(default_factory=dict)
     told: dict[int, int] = field(default_factory=dict)
-    """When a process was told to end (SIGTERM)."""
+    """When a process was asked to stop (SIGTERM)."""
     spawned: dict[int, str] = field(default_factory=dict)
     ready: dict[int, int] = field(default_factory=dict)
     """When a worker process that can recover jobs wrote its first line, before it connected."""
     settled: dict[LeaseKey, tuple[int, str]] = field(default_factory=dict)
     stalls: list[Fault] = field(default_factory=list)
-    """Not faults of ours: stretches in which a process, its event loop or the server did not get to
-    run. A stall of the harness is everybody's, because all connections pass through it."""
+    """Pauses that no fault caused: a process, its event loop or the server did not get to run.
+    A stall of the harness stalls every process, because all connections pass through it."""
     expectations: list[Line] = field(default_factory=list)
     clock: int = 0
     """The server's clock when the tables were read."""
@@ -235,7 +235,7 @@ def _load_processes(history: History, directory: Path) -> None:
                 if line["module"] in WORKER_PROGRAMS:
                     history.spawned[line["pid"]] = line["name"]
                 if line["module"] == OLD_WORKER_PROGRAM:
-                    # It recovers nothing, so nobody waits for it.
+                    # It recovers nothing, so no recovery waits for it.
                     history.ready.pop(line["pid"], None)
             case "exit":
                 history.exits[line["pid"]] = Exit(
@@ -253,7 +253,7 @@ def _load_faults(history: History, directory: Path) -> None:
         if line["e"] == "kill":
             until = line["t"] + _LIFE
         if line["worker"] is None and line.get("hit") is False:
-            # It found nobody to strike, so it explains nothing.
+            # It hit no worker, so it explains nothing.
             until = 0
         fault = Fault(line["e"], line["t"], line["worker"], line["pid"], until, line.get("hit"))
         history.faults.append(fault)

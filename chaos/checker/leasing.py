@@ -1,4 +1,4 @@
-"""Invariants of leases: who may write, who may run, how many at once, and why again."""
+"""Invariants of leases: which worker may write, how many may run, and why a job runs again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ENDS = {
 
 
 def fence(history: History) -> Iterator[Violation]:
-    """A lease is settled by its holder alone, after its handler has ended, as the handler said."""
+    """Only the holder settles a lease, after the handler has ended, with the handler's outcome."""
     for story in history.stories.values():
         runs = {run.key: run for run in story.runs}
         for row in story.log:
@@ -73,7 +73,7 @@ def _unwritten(history: History, row: LogRow) -> bool:
 
 
 def _table_fence(history: History) -> Iterator[Violation]:
-    """Rows of a table have no log: nobody may settle a lease after its successor has begun."""
+    """Rows of a table have no log: no worker may settle a lease after the next has begun."""
     for row_id, runs in history.table_runs.items():
         starts = sorted(runs, key=lambda run: run.start)
         for before, after in pairwise(starts):
@@ -96,7 +96,7 @@ def _retired(history: History, row: Line) -> bool:
 
 
 def one_lease(history: History) -> Iterator[Violation]:
-    """Leases of a job follow each other, and what ran, ran under one of them."""
+    """The leases of a job never overlap, and every run belongs to one of them."""
     for story in history.stories.values():
         spans = [(row.at, row.t) for row in story.log if row.at is not None]
         if story.row is not None and story.row.at is not None:
@@ -118,7 +118,7 @@ def one_lease(history: History) -> Iterator[Violation]:
 
 
 def mortal(history: History) -> Iterator[Violation]:
-    """A lease whose handler has ended is not kept alive for ever."""
+    """A lease ends at most three leases and five seconds after its handler."""
     most = 3 * history.lease + int(5 * PATIENCE * SECOND)
     ends = _ends(history)
     for story in history.stories.values():
@@ -142,7 +142,7 @@ def _holds(story: Story, key: LeaseKey) -> bool:
 
 
 def limits(history: History) -> Iterator[Violation]:
-    """Never more leases of an entrypoint at once than its limit, by the database's clock."""
+    """An entrypoint never has more leases than its limit, by the database's clock."""
     for name, most in history.plan.get("limits", {}).items():
         edges: list[tuple[int, int, int]] = []
         for key, entrypoint, end in history.leases():
@@ -157,7 +157,7 @@ def limits(history: History) -> Iterator[Violation]:
 
 
 def capacity(history: History) -> Iterator[Violation]:
-    """No worker runs more handlers at once than it has slots."""
+    """A worker never runs more handlers than it has slots."""
     most = history.plan.get("concurrency", 0)
     edges: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for run in _all_runs(history):
@@ -180,12 +180,12 @@ def _all_runs(history: History) -> Iterator[Run]:
 
 
 def self_fence(history: History) -> Iterator[Violation]:
-    """No handler starts after its lease has ended, nor goes on beside its successor's.
+    """No handler starts after its lease has ended, or runs beside the job's next handler.
 
-    Unless its process was frozen or its loop blocked: then nothing could have told it.
+    Unless its process was frozen or its loop blocked: then it could not have known.
     """
     for story in history.stories.values():
-        # Of a cancellation a worker hears when it comes; of a lapse it knows by itself.
+        # A worker computes by itself when its lease ends. Of a cancellation it must hear first.
         lapses = {row.key: row.t for row in story.log if row.verb in _LAPSES}
         for run in story.runs:
             end = lapses.get(run.key)
@@ -253,7 +253,7 @@ def _covered(spans: Iterable[tuple[int, int]], since: int, until: int) -> int:
 
 
 def explained(history: History) -> Iterator[Violation]:
-    """Each lease runs its handler at most once, and each recovery follows from a disturbance."""
+    """A lease starts its handler at most once, and every recovery has a cause."""
     for story in history.stories.values():
         for key, count in Counter(run.key for run in story.runs).items():
             if count > 1:
@@ -261,7 +261,7 @@ def explained(history: History) -> Iterator[Violation]:
                 yield Violation("", text, story.job, key.at)
         for row in story.log:
             if row.verb in _LAPSES and not _recovery_explained(history, row):
-                text = f"job {story.job} was taken from pid {pid_of(row.by)} for no reason"
+                text = f"job {story.job} was recovered from pid {pid_of(row.by)} without a cause"
                 yield Violation("", text, story.job, row.t)
 
 

@@ -11,7 +11,7 @@ _FINAL = frozenset(str(status) for status in FINAL)
 
 
 class LeaseKey(NamedTuple):
-    """The identity of a lease in every history: the job, who claimed it and exactly when."""
+    """The identity of a lease in every history: job, worker and instant of the claim."""
 
     queue: str
     job: int
@@ -173,7 +173,7 @@ class Story:
 
 @dataclass(slots=True)
 class Fault:
-    """Something the nemesis did; without a pid to everybody."""
+    """Something that the nemesis did; to every process where there is no pid."""
 
     kind: str
     t: int

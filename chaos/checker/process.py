@@ -22,18 +22,18 @@ _FIRST_CLAIM = 5 * SECOND
 
 
 def clean_exit(history: History) -> Iterator[Violation]:
-    """A worker that was told to end is gone in time, and holds nothing when it says all is well."""
+    """A worker that is asked to stop ends in time, and a clean exit leaves no lease."""
     grace = int((history.plan.get("drain", 5.0) + 1.0) * SECOND)
     held = {pid_of(s.row.by) for s in history.stories.values() if s.row and s.row.by}
     held |= {pid_of(row["by"]) for row in history.table_rows.values() if row["by"]}
     for pid, told in history.told.items():
         exit_ = history.exits.get(pid)
         if exit_ is None or exit_.t - told > grace + _starved(history, pid, told):
-            yield Violation("", f"pid {pid} outlived its grace", t=told)
+            yield Violation("", f"pid {pid} did not stop in time", t=told)
         elif exit_.code != 0 and not _killed(history, pid):
-            yield Violation("", f"pid {pid} was told to end and ended with {exit_.code}", t=told)
+            yield Violation("", f"pid {pid} was asked to stop and ended with {exit_.code}", t=told)
         elif exit_.code == 0 and pid in held:
-            yield Violation("", f"pid {pid} ended well and still holds leases", t=exit_.t)
+            yield Violation("", f"pid {pid} ended with 0 and still holds leases", t=exit_.t)
 
 
 def _starved(history: History, pid: int, since: int) -> int:
@@ -50,7 +50,7 @@ def _killed(history: History, pid: int) -> bool:
 
 
 def no_silent_death(history: History) -> Iterator[Violation]:
-    """No worker ends by itself, except of a job that kills it."""
+    """No worker ends by itself, unless a job kills it."""
     poisoned = {
         run.pid
         for story in history.stories.values()
@@ -67,7 +67,7 @@ def no_silent_death(history: History) -> Iterator[Violation]:
 
 
 def drained(history: History) -> Iterator[Violation]:
-    """When the faults are over, everything that is due ends."""
+    """Every job that is due ends after the last fault."""
     if not history.plan.get("drained"):
         return
     for story in history.stories.values():
@@ -97,7 +97,7 @@ def orphans(history: History) -> Iterator[tuple[LeaseKey, int, int]]:
 
 
 def recovery(history: History) -> Iterator[Violation]:
-    """The leases of a dead worker end within the lease and five seconds, if another one lives."""
+    """The leases of a dead worker end within the lease and 5 seconds, if another worker lives."""
     for key, died, end in orphans(history):
         most = history.lease + _SLACK + _away(history, died, end) + _grace(history, died, end)
         most += _deserted(history, died, end)
@@ -155,7 +155,7 @@ def recovery_times(history: History) -> list[float]:
 
 
 def resumed(history: History) -> Iterator[Violation]:
-    """Soon after the server is back, jobs are claimed again."""
+    """Jobs are claimed again within five seconds of the server's return."""
     if not history.plan.get("sustained"):
         return
     for down, wait in _returns(history):
@@ -181,7 +181,7 @@ def _returns(history: History) -> Iterator[tuple[Fault, int]]:
 
 
 def retired_innocents(history: History) -> Iterator[Violation]:
-    """A job that kills its worker is held after its last chance, and no other job for it."""
+    """A job that kills its worker is held at its cap of recoveries, and no other job with it."""
     cap = history.plan.get("max_recoveries", 3)
     for story in history.stories.values():
         kind = story.spec[1] if story.spec else (story.runs[0].kind if story.runs else "")
@@ -196,7 +196,7 @@ def retired_innocents(history: History) -> Iterator[Violation]:
 
 
 def retired_neighbours(history: History) -> Iterator[Violation]:
-    """On a table queue a death changes no attempts and retires only the row that did it."""
+    """On a table queue, a death changes no attempts and retires only the row that caused it."""
     for row_id, row in history.snooze_rows.items():
         does = json.loads(row["does"])
         retired = row["inactive"] and DEATH_ERROR in (row["error"] or "")
@@ -212,7 +212,7 @@ def retired_neighbours(history: History) -> Iterator[Violation]:
 
 
 def expectations(history: History) -> Iterator[Violation]:
-    """What a scenario watched for by itself."""
+    """The expectations of the scenario itself."""
     for line in history.expectations:
         if not line["ok"]:
             yield Violation("", line["text"], line.get("job"), line["t"])

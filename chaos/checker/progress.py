@@ -1,4 +1,4 @@
-"""The invariant of progress: a worker that has room does not leave due jobs waiting."""
+"""The invariant of progress: no due job waits for a worker with a free slot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GUARDED = "guarded"
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A stretch in which a job was due and nobody had it."""
+    """A stretch in which a job was due and had no lease."""
 
     job: int
     entrypoint: str
@@ -43,7 +43,7 @@ class Held:
 
 
 def progress(history: History) -> Iterator[Violation]:
-    """With a free slot and a due job a worker claims something within the lease and 5 seconds."""
+    """No due job waits longer than the lease and 5 seconds for a worker with a free slot."""
     most = history.lease + _SLACK
     waits = [wait for wait in _waits(history) if wait.until - wait.since > most]
     for pid, held in _workers(history).items():
@@ -54,7 +54,7 @@ def progress(history: History) -> Iterator[Violation]:
                     continue
                 if (quiet := history.quiet(pid, since, until)) > most:
                     text = f"job {wait.job} waited {quiet / SECOND:.1f} s for worker {pid}"
-                    yield Violation("", f"{text}, which had room", wait.job, since)
+                    yield Violation("", f"{text}, which had a free slot", wait.job, since)
 
 
 def _workers(history: History) -> dict[int, Held]:

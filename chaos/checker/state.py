@@ -1,4 +1,4 @@
-"""Invariants of each job's own record: nothing lost, nothing ended twice, counters that count."""
+"""Invariants of each job's record: not lost, not ended twice, counted correctly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RESULT = {
 
 
 def conservation(history: History) -> Iterator[Violation]:
-    """Every acknowledged job is in the queue or has ended, not both and not neither."""
+    """Every acknowledged job is in the queue or has ended, never both."""
     for story in history.stories.values():
         known = story.acknowledged is not None or story.runs
         here, ended = story.row is not None, story.ended is not None
@@ -39,7 +39,7 @@ def conservation(history: History) -> Iterator[Violation]:
 
 
 def one_end(history: History) -> Iterator[Violation]:
-    """At most one final log row, and nothing after it."""
+    """A job has at most one final log row, and no log row after it."""
     for story in history.stories.values():
         ends = [n for n, row in enumerate(story.log) if row.final]
         if len(ends) > 1:
@@ -51,7 +51,7 @@ def one_end(history: History) -> Iterator[Violation]:
 
 
 def replay(history: History) -> Iterator[Violation]:
-    """The log alone leads to the row that is there."""
+    """A row's state follows from its last log row, and only a picked row has a token."""
     for story in history.stories.values():
         last = story.log[-1].status if story.log else Status.QUEUED
         if story.row is None or (story.log and story.log[-1].final):
@@ -65,7 +65,7 @@ def replay(history: History) -> Iterator[Violation]:
 
 
 def tokens(history: History) -> Iterator[Violation]:
-    """A token belongs to one claim for ever."""
+    """A token belongs to one claim only."""
     claims: dict[str, tuple[str, int]] = {}
     for story in history.stories.values():
         for run in story.runs:
@@ -76,7 +76,7 @@ def tokens(history: History) -> Iterator[Violation]:
 
 
 def counters(history: History) -> Iterator[Violation]:
-    """`attempts` counts retries, `recoveries` leases that died; nothing else moves them."""
+    """`attempts` counts retries, `recoveries` counts recoveries, and nothing else raises them."""
     for story in history.stories.values():
         expected = 0, 0
         for row in story.log:
@@ -119,7 +119,7 @@ def _miscounted(story: Story, row: LogRow, expected: tuple[int, int]) -> Violati
 
 
 def immutable(history: History) -> Iterator[Violation]:
-    """What a job is never changes."""
+    """A job keeps its payload, entrypoint, dedupe key and creation time."""
     for story in history.stories.values():
         for before, after in pairwise(story.runs):
             if (before.uid, before.entrypoint, before.dedupe, before.born) != (
@@ -128,11 +128,11 @@ def immutable(history: History) -> Iterator[Violation]:
                 after.dedupe,
                 after.born,
             ):
-                yield Violation("", f"job {story.job} is another job now", story.job, after.start)
+                yield Violation("", f"job {story.job} has changed", story.job, after.start)
 
 
 def not_early(history: History) -> Iterator[Violation]:
-    """No claim before the job is due: by the row, by the client's delay, by the retry's delay."""
+    """No job is claimed before its row, the client's delay and the retry's delay allow it."""
     delays = history.plan.get("delays", {})
     for story in history.stories.values():
         first = _client_due(history, story)
@@ -160,7 +160,7 @@ def _client_due(history: History, story: Story) -> int:
 
 
 def durable(history: History) -> Iterator[Violation]:
-    """An outcome that a worker was told is recorded, is recorded, under that very lease."""
+    """An outcome that was acknowledged to a worker is in the log, under the same lease."""
     ends = {row.key: row for story in history.stories.values() for row in story.log}
     for key, (t, how) in history.settled.items():
         if key.queue or how == "Abandoned":
@@ -173,12 +173,12 @@ def durable(history: History) -> Iterator[Violation]:
 
 
 def explained_errors(history: History) -> Iterator[Violation]:
-    """A job that failed says of what."""
+    """A failed job has its error in the log."""
     for story in history.stories.values():
         for row in story.log:
             failed = row.status == Status.EXCEPTION or row.verb == "hold"
             mute = row.status == Status.FAILED and row.verb == "retire" and row.reason is None
             if (failed and row.error is None) or mute:
-                yield Violation("", f"job {story.job} failed without a word", story.job, row.t)
+                yield Violation("", f"job {story.job} failed without an error", story.job, row.t)
             elif row.reason == "outcome could not be stored":
                 yield Violation("", f"job {story.job}: its error was not stored", story.job, row.t)

@@ -22,7 +22,7 @@ _LEASE = 30.0
 _ENQUEUES = 10_000
 
 
-@figure("dropped replies", "10,000 enqueues, no job twice and none lost")
+@figure("dropped replies", "10,000 enqueues: no job is made twice and none is lost")
 async def dropped_replies(cluster: Cluster, directory: Path) -> Measured:
     """Every reply that comes when the last loss is over is dropped, after the commit."""
     async with Stage(cluster, directory, lease=_LEASE, probing=False) as stage:
@@ -39,14 +39,14 @@ async def dropped_replies(cluster: Cluster, directory: Path) -> Measured:
         dropped = await drop_replies(stage, producer, 0.02)
         await stage.finish()
     verdict = judged(directory, lease=_LEASE)
-    twice = len(verdict.violations["I-14 lost replies make no twins"])
+    twice = len(verdict.violations["I-14 lost replies make no duplicates"])
     calls = sum(call.op == "enqueue" for call in verdict.history.calls)
     unknown = sum(call.outcome == "info" for call in verdict.history.calls)
     values = {
         "enqueues": _ENQUEUES,
         "calls": calls,
         "replies_dropped": dropped,
-        "told_unknown": unknown,
+        "outcome_unknown": unknown,
         "duplicates": twice,
         "lost": len(verdict.violations["I-1 nothing is lost"]),
     }

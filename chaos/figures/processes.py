@@ -1,4 +1,4 @@
-"""Worker processes of `holdfast run`: told to end, killed, poisoned."""
+"""Worker processes of `holdfast run`: stopped, killed, and with jobs that kill them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BOUND = 1.0
 """Seconds beyond the grace."""
 
 _LEASE = 30.0
-_FAREWELLS = ("idle", "waits", "stubborn", "blocks", "thread", "silent", "silent-waits")
+_STOPS = ("idle", "waits", "stubborn", "blocks", "thread", "silent", "silent-waits")
 
 
 class Bench:
@@ -83,17 +83,20 @@ class Bench:
             return subprocess.Popen(command, cwd=_ROOT, env=environment, stdout=said, stderr=said)
 
 
-@figure("SIGTERM", "gone within the grace and one second, whatever handler or database do")
-async def farewells(cluster: Cluster, directory: Path) -> Measured:
-    """Idle, waiting, ignoring its cancellation, blocking; and with a silent database."""
+@figure(
+    "SIGTERM",
+    "ends within the drain timeout and one second, whatever the handler or the database does",
+)
+async def stops(cluster: Cluster, directory: Path) -> Measured:
+    """Stop a worker in each state of its handler and of its database."""
     async with Stage(cluster, directory, lease=_LEASE, probing=False) as stage:
         bench = Bench(stage)
-        took = {case: await _farewell(bench, stage, case) for case in _FAREWELLS}
-    values = {"grace_s": _GRACE, **{f"{case}_s": round(took[case], 3) for case in took}}
+        took = {case: await _stop(bench, stage, case) for case in _STOPS}
+    values = {"drain_timeout_s": _GRACE, **{f"{case}_s": round(took[case], 3) for case in took}}
     return Measured(max(took.values()) <= _GRACE + _BOUND, values)
 
 
-async def _farewell(bench: Bench, stage: Stage, case: str) -> float:
+async def _stop(bench: Bench, stage: Stage, case: str) -> float:
     kind = case.removeprefix("silent-")
     busy = kind not in ("idle", "silent")
     prefix = case.replace("-", "_")
@@ -164,14 +167,14 @@ _DEADLY, _INNOCENT = 10, 10_000
 
 @figure(
     "poison",
-    "20 deadly jobs among 10,000, half of them at once: exactly three deaths each, "
-    "no other job retired",
+    "20 deadly jobs among 10,000, half of them at once: each kills exactly three workers, "
+    "and no other job is retired",
 )
 async def poison(cluster: Cluster, directory: Path) -> Measured:
-    """Deadly jobs one after the other, then all at once; whoever dies has a successor at once.
+    """Deadly jobs one after the other, then all at once. A worker that dies is replaced at once.
 
-    A death is charged to all that the worker had in hand, so where deadly jobs meet, each of them
-    has three deaths and only the last is its own for certain.
+    A death counts for every job that the worker held. Where deadly jobs run together, each has
+    three deaths, and only the last one is surely its own.
     """
     lease = 1.5
     async with Stage(cluster, directory, lease=lease, probing=False) as stage:

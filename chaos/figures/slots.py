@@ -34,7 +34,7 @@ from holdfast where entrypoint = $1
 """
 
 
-@figure("schedule slots", "100,000 ticks under kills, each exactly once")
+@figure("schedule slots", "100,000 ticks while schedulers are killed: each makes exactly one job")
 async def schedule_slots(cluster: Cluster, directory: Path) -> Measured:
     """The clock jumps by minutes; four schedulers race for every jump, and some die in it."""
     chance = random.Random(14)
@@ -101,5 +101,5 @@ async def _move(
             crew.append(_start(stage))
             kills += 1
         if not await stage.eventually(taken, 60):
-            raise RuntimeError(f"nobody takes the ticks before {clock}")
+            raise RuntimeError(f"no scheduler takes the ticks before {clock}")
     return kills

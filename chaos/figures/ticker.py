@@ -19,7 +19,7 @@ _PAUSE = 0.005
 
 
 async def main(dsn: str) -> None:
-    """Tick whenever somebody has moved the clock; until killed."""
+    """Tick whenever the test has moved the clock, until killed."""
     clock = ManualClock()
     connection: Any = await asyncpg.connect(dsn)
     clock.set(await connection.fetchval(f"select now from {CLOCK}"))

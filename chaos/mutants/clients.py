@@ -1,4 +1,4 @@
-"""Bugs of enqueuing: keys that are looked up first, calls repeated blindly, clocks, promises."""
+"""Bugs of enqueuing: keys without an index, repeated calls, the client's clock, early replies."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _later: set[asyncio.Task[Any]] = set()
 
 
-@mutant("dedupe-by-looking", "hot keys", ddl="drop index holdfast_dedupe_key")
-def dedupe_by_looking() -> None:
-    """Whether a key is free is looked up before the insert; no index enforces it."""
+@mutant("dedupe-without-index", "hot keys", ddl="drop index holdfast_dedupe_key")
+def dedupe_without_index() -> None:
+    """An enqueue looks for its key before the insert, and no index enforces it."""
     entries(render._ON_CONFLICT)["skip"] = ""
     rewrite(
         "insert",
@@ -63,16 +63,16 @@ create unique index holdfast_dedupe_key on holdfast (dedupe_key)
 
 @mutant("key-released-at-claim", "hot keys", ddl=_KEY_WHILE_QUEUED)
 def key_released_at_claim() -> None:
-    """A job lets go of its key when it is claimed."""
+    """A claim frees the dedupe key of its job."""
     clause = entries(render._ON_CONFLICT)
     clause["skip"] = clause["skip"].replace(
         "dedupe_key is not null", "dedupe_key is not null and status = 'queued'"
     )
 
 
-@mutant("enqueue-repeated-blindly", "lost replies")
-def enqueue_repeated_blindly() -> None:
-    """An enqueue whose reply was lost is sent again without the key of the first try."""
+@mutant("enqueue-repeated-without-key", "lost replies")
+def enqueue_repeated_without_key() -> None:
+    """An enqueue whose reply was lost is repeated under another idempotency key."""
     original = idempotent_enqueue.Inserter._try
 
     async def blind(self: idempotent_enqueue.Inserter, key: UUID, *given: Any, again: bool) -> Any:
@@ -81,9 +81,9 @@ def enqueue_repeated_blindly() -> None:
     patch(idempotent_enqueue.Inserter, "_try", blind)
 
 
-@mutant("own-enqueue-refused", "lost replies")
-def own_enqueue_refused() -> None:
-    """An enqueue that is sent again takes the traces of its first try for somebody else's."""
+@mutant("repeated-enqueue-refused", "lost replies")
+def repeated_enqueue_refused() -> None:
+    """A repeated enqueue takes the rows of its first attempt for another client's."""
 
     async def nothing(self: idempotent_enqueue.Inserter, key: UUID, patience: float) -> None:
         raise DatabaseError("the key is taken")
@@ -91,9 +91,9 @@ def own_enqueue_refused() -> None:
     patch(idempotent_enqueue.Inserter, "_recall", nothing)
 
 
-@mutant("enqueue-not-durable", "forgetful enqueue")
+@mutant("enqueue-not-durable", "crash after enqueue")
 def enqueue_not_durable() -> None:
-    """Jobs are acknowledged without waiting for the disk."""
+    """Enqueues are acknowledged before they are flushed to disk."""
     for file in ("insert", "insert_one"):
         rewrite(
             file,
@@ -102,9 +102,9 @@ def enqueue_not_durable() -> None:
         )
 
 
-@mutant("client-clock-decides", "later")
+@mutant("client-clock-decides", "delayed jobs")
 def client_clock_decides() -> None:
-    """When a job is due is computed by the client's clock."""
+    """The client's clock decides when a delayed job is due."""
     fields, columns = idempotent_enqueue.fields, idempotent_enqueue.columns
 
     def computed(job: NewJob) -> NewJob:
@@ -123,7 +123,7 @@ def client_clock_decides() -> None:
     patch(idempotent_enqueue, "columns", many)
 
 
-@mutant("claimed-early", "later")
+@mutant("claimed-early", "delayed jobs")
 def claimed_early() -> None:
     """A job is claimed up to a second before it is due."""
     rewrite(
@@ -133,9 +133,9 @@ def claimed_early() -> None:
     )
 
 
-@mutant("cancel-acknowledged-early", "canceled")
+@mutant("cancel-acknowledged-early", "canceled jobs")
 def cancel_acknowledged_early() -> None:
-    """A cancellation is acknowledged before it is done."""
+    """A cancellation is acknowledged before it is written."""
     original = PostgresJobs.remove
 
     async def remove(

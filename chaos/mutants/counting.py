@@ -1,4 +1,4 @@
-"""Bugs of counters: what is counted, what is not, and who is charged for it."""
+"""Bugs of counters: what is counted, what is not, and for which job."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 @mutant("crash-not-counted", "poison")
 def crash_not_counted() -> None:
-    """A job whose worker died goes back to the queue as if nothing had happened."""
+    """A recovery leaves `recoveries` as it was."""
     entries(render.EFFECTS)[Effect.COUNT_RECOVERY] = "recoveries = j.recoveries"
 
 
-@mutant("recovery-charges-attempt", "killed")
+@mutant("recovery-charges-attempt", "worker killed")
 def recovery_charges_attempt() -> None:
-    """A dead worker costs its jobs an attempt."""
+    """A recovery counts an attempt as well."""
     both = "recoveries = j.recoveries + 1, attempts = j.attempts + 1"
     entries(render.EFFECTS)[Effect.COUNT_RECOVERY] = both
 
 
 @mutant("retry-not-counted", "retries")
 def retry_not_counted() -> None:
-    """A retry leaves attempts alone."""
+    """A retry leaves `attempts` as it was."""
     entries(render.EFFECTS)[Effect.COUNT_ATTEMPT] = "attempts = j.attempts"
 
 
-@mutant("release-charges-attempt", "handed back")
+@mutant("release-charges-attempt", "released at stop")
 def release_charges_attempt() -> None:
-    """A job that is handed back unfinished is charged with an attempt."""
+    """A release counts an attempt."""
     original = render.sets
 
     def sets(transition: Transition, binding: Binding) -> str:
@@ -46,34 +46,34 @@ def release_charges_attempt() -> None:
     patch(render, "sets", sets)
 
 
-@mutant("neighbour-convicted", "poison")
-def neighbour_convicted() -> None:
-    """Suspects run beside each other, so those beside a deadly one are retired with it."""
+@mutant("neighbour-retired", "poison")
+def neighbour_retired() -> None:
+    """Suspects run beside each other, so a deadly one has its neighbours retired."""
     entries(render.GUARDS)[Guard.RECOVERY_LEFT] = "true"
     entries(render.GUARDS)[Guard.RECOVERY_SPENT] = "false"
 
 
 @mutant("quarantine-without-bound", "quarantine")
 def quarantine_without_bound() -> None:
-    """Every worker stands aside for suspects while there are any."""
+    """While suspects wait, every worker claims nothing else."""
     patch(Quarantine, "_next_suspect", property(lambda self: self._suspect_at))
 
 
 @mutant("retry-delay-ignored", "retries")
 def retry_delay_ignored() -> None:
-    """A retry is due at once."""
+    """A retry is due at once, whatever its delay."""
     entries(render.EFFECTS)[Effect.DELAY] = "execute_after = clock.now"
 
 
 @mutant("outage-counted-as-death", "long outage")
 def outage_counted_as_death() -> None:
-    """Whatever was not renewed while the server was away is charged to the jobs."""
+    """Leases that expired during an outage count as deaths."""
     rewrite("recover", "{since} as since", "null::timestamptz as since")
 
 
 @mutant("claim-not-shrunk", "slow link")
 def claim_not_shrunk() -> None:
-    """A claim whose reply does not arrive in time is repeated as it was."""
+    """A claim that timed out is repeated at the same size."""
 
     def same(*_: object) -> None:
         return

@@ -1,4 +1,4 @@
-"""Bugs of what a handler's run leaves beside the outcome: its transaction, result and progress."""
+"""Bugs of what a handler writes beside its outcome: its transaction, result and progress."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @mutant("commit-without-token", "late commit")
 def commit_without_token() -> None:
-    """The commit of a handler's transaction names the job, and not the token."""
+    """The commit of a handler's transaction checks the job's id, not the token."""
     unguard("complete")
 
 
-@mutant("commit-unasked", "late commit after the end")
-def commit_unasked() -> None:
-    """A handler's transaction is committed though its job could not be ended."""
+@mutant("commit-after-refused-outcome", "late commit after the end")
+def commit_after_refused_outcome() -> None:
+    """A handler's transaction is committed although its outcome was refused."""
     original = HandlerTransaction._end
 
     async def end(self: HandlerTransaction, outcome: Outcome) -> bool:
@@ -31,7 +31,7 @@ def commit_unasked() -> None:
 
 @mutant("result-without-token", "late result")
 def result_without_token() -> None:
-    """A result is stored whether or not the job was ended with it."""
+    """A result is stored even if its outcome was refused."""
     rewrite(
         "finish_with_result",
         "    select g.id, (:results::text[])[g.n], (:result_errors::text[])[g.n], clock.now,\n"
@@ -45,5 +45,5 @@ def result_without_token() -> None:
 
 @mutant("progress-without-token", "late progress")
 def progress_without_token() -> None:
-    """Progress is noted by the job's id alone, if it is leased."""
+    """Progress is written by the job's id alone, if the job is leased."""
     rewrite("note_progress", "and {guards}", "and j.status = 'picked'")

@@ -1,4 +1,4 @@
-"""Bugs of leases: writes without the token, reapers that do not look twice, clocks of yesterday."""
+"""Bugs of leases: writes without the token, recoveries without a second check, old clocks."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def hold_without_token() -> None:
 
 @mutant("release-without-token", "late release")
 def release_without_token() -> None:
-    """A job is handed back by its id alone, if it is leased."""
+    """A release is recorded by the job's id alone, if the job is leased."""
     unguard("release", instead="j.status = 'picked'")
 
 
 @mutant("state-only-guard", "late success")
 def state_only_guard() -> None:
-    """Every write asks whether the job is leased, not by whom."""
+    """Every write checks that the job is leased, but not the token."""
     names = ("complete", "retry", "fail", "hold", "release", "renew", "retire:last_retry")
     unguard(*names, instead="j.status = 'picked'")
 
@@ -74,13 +74,13 @@ def row_finish_without_token() -> None:
     patch(TableWords, "guards", guards)
 
 
-@mutant("heartbeat-by-id", "zombie heartbeat")
+@mutant("heartbeat-by-id", "stale heartbeat")
 def heartbeat_by_id() -> None:
-    """Heartbeats are renewed by the job's id alone."""
+    """Leases are renewed by the job's id alone."""
     unguard("renew", instead="j.status = 'picked'")
 
 
-@mutant("token-reused", "left behind")
+@mutant("token-reused", "earlier jobs recovered")
 def token_reused() -> None:
     """A process uses one token for all its claims."""
     token = uuid4()
@@ -100,7 +100,7 @@ def token_reused() -> None:
 
 @mutant("claim-without-lock", "racing claims")
 def claim_without_lock() -> None:
-    """Due rows are read without a lock, then taken by id."""
+    """Due rows are read without a lock and then claimed by id."""
     rewrite("claim", "        for update skip locked\n", "")
     rewrite(
         "claim",
@@ -111,13 +111,13 @@ def claim_without_lock() -> None:
 
 @mutant("slots-not-kept", "slots")
 def slots_not_kept() -> None:
-    """Jobs that were claimed ahead do not wait for a slot."""
+    """Jobs that were claimed ahead start without a slot."""
     patch(Slots, "add", lambda self, leases, until: leases)
 
 
 @mutant("limit-counted-before-lock", "racing limit")
 def limit_counted_before_lock() -> None:
-    """Running jobs are counted first, then claimed, with nothing to keep others from it."""
+    """Running jobs are counted before the claim, without a lock."""
 
     async def take(
         self: PostgresLeases, claim: Transition, priority: int, lane: Any, share: int, worker: str
@@ -138,7 +138,7 @@ def limit_counted_before_lock() -> None:
 
 @mutant("lease-from-transaction-start", "old transaction")
 def lease_from_transaction_start() -> None:
-    """Leases begin at now(), when the transaction did."""
+    """Leases begin at now(), the start of the transaction."""
     rewrite(
         "claim",
         "coalesce(:now::timestamptz, clock_timestamp())",
@@ -146,9 +146,9 @@ def lease_from_transaction_start() -> None:
     )
 
 
-@mutant("reaper-by-age", "patient")
-def reaper_by_age() -> None:
-    """A lease is taken for dead when its claim is old, renewed or not."""
+@mutant("recovery-by-age", "long jobs")
+def recovery_by_age() -> None:
+    """A lease counts as expired when its claim is old, even if it was renewed."""
     entries(render.GUARDS)[Guard.STALE] = "j.claimed_at + j.lease <= (select now from clock)"
 
 
@@ -177,9 +177,9 @@ returning job_id
 """
 
 
-@mutant("reaper-from-snapshot", "killed")
-def reaper_from_snapshot() -> None:
-    """Stale jobs are read first and taken back later, without a second look."""
+@mutant("recovery-from-snapshot", "worker killed")
+def recovery_from_snapshot() -> None:
+    """Expired leases are read first and recovered later, without a second check."""
 
     async def recover(
         self: PostgresLeases, rules: Sequence[ClaimRule], *, worker: str | None = None, **_: object
@@ -196,9 +196,9 @@ def reaper_from_snapshot() -> None:
     patch(PostgresLeases, "recover", recover)
 
 
-@mutant("nothing-is-recovered", "killed")
+@mutant("nothing-is-recovered", "worker killed")
 def nothing_is_recovered() -> None:
-    """Nobody looks for the jobs of dead workers."""
+    """No worker recovers expired leases."""
 
     async def recover(self: PostgresLeases, *_: object, **__: object) -> Recovery:
         return Recovery()
@@ -206,9 +206,9 @@ def nothing_is_recovered() -> None:
     patch(PostgresLeases, "recover", recover)
 
 
-@mutant("heartbeat-on-the-loop", "patient")
+@mutant("heartbeat-on-the-loop", "long jobs")
 def heartbeat_on_the_loop() -> None:
-    """Leases are renewed on the event loop that handlers may block."""
+    """Leases are renewed on the event loop, which handlers may block."""
 
     async def on_loop(self: RenewingThread) -> None:
         await self._renewer.keep(lambda: self._sources.fork("renew"))
@@ -216,9 +216,9 @@ def heartbeat_on_the_loop() -> None:
     patch(renew.RenewingThread, "run", on_loop)
 
 
-@mutant("no-self-fence", "cut off")
+@mutant("no-self-fence", "worker cut off")
 def no_self_fence() -> None:
-    """A worker that cannot renew goes on as if nothing were."""
+    """A worker that cannot renew its leases lets its handlers run on."""
 
     def trust(_: Renewer) -> None:
         return None
@@ -228,7 +228,7 @@ def no_self_fence() -> None:
 
 @mutant("late-start", "late release")
 def late_start() -> None:
-    """What was claimed is started, however long ago that was."""
+    """A claimed job is started even if its lease has expired."""
     original = run.run
 
     async def trusting(resources: Any, lease: Any, leases: Any, progress: Any) -> Any:

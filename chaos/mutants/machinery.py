@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
 
-@mutant("alarm-asks-its-handle", "again at once")
-def alarm_asks_its_handle() -> None:
-    """The worker asks its timer for its instant, which not every event loop's timer knows."""
+@mutant("timer-handle-without-when", "immediate retries")
+def timer_handle_without_when() -> None:
+    """The worker calls `when()` on a timer handle that may not have it."""
 
     def set_in(self: WorkSignal, delay: timedelta) -> None:
         loop = asyncio.get_running_loop()
@@ -34,7 +34,7 @@ def alarm_asks_its_handle() -> None:
 
 @mutant("step-ends-process", "step fails")
 def step_ends_process() -> None:
-    """An unexpected error in a step ends the process, and its jobs pay for it."""
+    """An unexpected error in a step ends the process, and its jobs count a recovery."""
 
     async def keep(
         _: Steps, name: str, run: Callable[[], Awaitable[None]], rounds: object, **__: object
@@ -47,9 +47,9 @@ def step_ends_process() -> None:
     patch(Steps, "keep", keep)
 
 
-@mutant("lease-without-handler", "lease misplaced")
+@mutant("lease-without-handler", "lost before start")
 def lease_without_handler() -> None:
-    """A lease is renewed whether or not anything is done about its job."""
+    """A lease is renewed although its job neither runs nor waits for a slot."""
 
     def believe(_: Rescue) -> None:
         return None
@@ -57,9 +57,9 @@ def lease_without_handler() -> None:
     patch(Rescue, "release_unattended", believe)
 
 
-@mutant("blocked-for-ever", "loop blocked")
-def blocked_for_ever() -> None:
-    """A handler that blocks the event loop keeps its lease, and those of the others, for ever."""
+@mutant("blocked-keeps-leases", "loop blocked")
+def blocked_keeps_leases() -> None:
+    """A worker whose event loop is blocked renews its leases without end."""
 
     def judge(_: LoopWatchdog) -> None:
         return None
@@ -67,9 +67,9 @@ def blocked_for_ever() -> None:
     patch(LoopWatchdog, "_judge", judge)
 
 
-@mutant("blocked-takes-neighbours", "loop blocked")
-def blocked_takes_neighbours() -> None:
-    """The jobs beside a blocking handler are charged with the end of their worker."""
+@mutant("blocked-charges-neighbours", "loop blocked")
+def blocked_charges_neighbours() -> None:
+    """The jobs beside a handler that blocks the event loop count a recovery."""
 
     async def give_up(self: Rescue, _: object, blocked: object) -> None:
         if self._end_process is not None:

@@ -22,7 +22,7 @@ def _without(*settings: str) -> None:
 
 @mutant("isolation-of-the-server", "strict isolation")
 def isolation_of_the_server() -> None:
-    """Transactions have the isolation that the server has by default."""
+    """Transactions use the default isolation level of the server."""
     _without("default_transaction_isolation")
     patch(AsyncpgConnection, "begin", "begin")
     patch(leases, "_check_isolation", lambda *_: None)
@@ -30,7 +30,7 @@ def isolation_of_the_server() -> None:
 
 @mutant("abandoned-backend-not-cancelled", "locked table")
 def abandoned_backend_not_cancelled() -> None:
-    """A statement past its deadline is left to the server, and the connection replaced."""
+    """A statement that timed out is left running on the server."""
 
     async def never(self: AsyncpgConnection) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""Bugs of outcomes: torn in two, not durable, refused, never given up, never handed back."""
+"""Bugs of outcomes: in two transactions, not durable, refused, without deadline or release."""
 
 from __future__ import annotations
 
@@ -66,27 +66,27 @@ def _torn(first_delete: bool) -> None:
     patch(PostgresLeases, "change", change)
 
 
-@mutant("delete-before-log", "torn outcome")
+@mutant("delete-before-log", "lost outcome reply")
 def delete_before_log() -> None:
     """The row is deleted in one transaction and logged in the next."""
     _torn(True)
 
 
-@mutant("log-before-delete", "torn outcome")
+@mutant("log-before-delete", "lost outcome reply")
 def log_before_delete() -> None:
     """The outcome is logged in one transaction and the row deleted in the next."""
     _torn(False)
 
 
-@mutant("outcome-not-durable", "forgetful outcome")
+@mutant("outcome-not-durable", "crash after outcome")
 def outcome_not_durable() -> None:
-    """Outcomes are committed without waiting for the disk."""
+    """Outcomes are acknowledged before they are flushed to disk."""
     rewrite("finish", "{patience}", "{patience}, set_config('synchronous_commit', 'off', true)")
 
 
-@mutant("nul-not-sanitised", "weird errors")
+@mutant("nul-not-sanitised", "unusual errors")
 def nul_not_sanitised() -> None:
-    """Error texts go to the database as they are."""
+    """Error texts are sent to the database with their NUL characters."""
 
     def as_is(text: str, limit: int) -> str:
         return str.__str__(text)[:limit]
@@ -94,9 +94,9 @@ def nul_not_sanitised() -> None:
     patch(retry, "sanitise", as_is)
 
 
-@mutant("refused-outcome-blocks", "weird errors")
+@mutant("refused-outcome-blocks", "unusual errors")
 def refused_outcome_blocks() -> None:
-    """Error texts go to the database as they are, and one it refuses is tried for ever."""
+    """An outcome that the database refuses is repeated without end."""
     nul_not_sanitised()
 
     def passes(_: object) -> bool:
@@ -105,7 +105,7 @@ def refused_outcome_blocks() -> None:
     patch(write, "_passes", passes)
 
 
-@mutant("only-exceptions-are-caught", "weird errors")
+@mutant("only-exceptions-are-caught", "unusual errors")
 def only_exceptions_are_caught() -> None:
     """SystemExit and other non-Exceptions of a handler end the worker."""
 
@@ -138,9 +138,9 @@ def only_exceptions_are_caught() -> None:
     patch(task_pool, "run", careless)
 
 
-@mutant("no-deadline", "silent outcome")
+@mutant("no-deadline", "silent connection")
 def no_deadline() -> None:
-    """A call waits for its answer for ever."""
+    """A call waits for its reply without a deadline."""
 
     bounded = driver.AsyncpgConnection.fetch
 
@@ -152,15 +152,15 @@ def no_deadline() -> None:
     patch(driver.AsyncpgConnection, "fetch", patient)
 
 
-@mutant("release-not-written", "handed back")
+@mutant("release-not-written", "released at stop")
 def release_not_written() -> None:
-    """A worker that ends keeps what it could not finish."""
+    """A worker that stops does not release its unfinished jobs."""
     del write._ASKED_BY[Released]
 
 
-@mutant("drain-has-no-end", "handed back")
+@mutant("drain-has-no-end", "released at stop")
 def drain_has_no_end() -> None:
-    """A worker that is told to end waits for its handlers however long they take."""
+    """A worker that stops waits for its handlers without a limit."""
     original = worker.Worker._drain
 
     async def drain(self: worker.Worker, patience: Any, settling: Any) -> None:
@@ -169,9 +169,9 @@ def drain_has_no_end() -> None:
     patch(worker.Worker, "_drain", drain)
 
 
-@mutant("heartbeat-stops-at-drain", "long farewell")
+@mutant("heartbeat-stops-at-drain", "long graceful stop")
 def heartbeat_stops_at_drain() -> None:
-    """A worker that is told to end stops renewing first."""
+    """A worker that stops ends its renewals first."""
     original = renew.Renewer._renew
 
     async def renew_(self: renew.Renewer, *stores: Any) -> bool | None:
@@ -182,9 +182,9 @@ def heartbeat_stops_at_drain() -> None:
     patch(renew.Renewer, "_renew", renew_)
 
 
-@mutant("lost-claim-forgotten", "lost claim")
-def lost_claim_forgotten() -> None:
-    """A claim whose reply was lost is left to its lease."""
+@mutant("lost-claim-not-released", "lost claim")
+def lost_claim_not_released() -> None:
+    """A claim whose reply was lost stays leased until its lease expires."""
 
     async def forget(self: PostgresLeases) -> None:
         self._doubtful.clear()
@@ -194,7 +194,7 @@ def lost_claim_forgotten() -> None:
 
 @mutant("outage-ends-worker", "outage")
 def outage_ends_worker() -> None:
-    """A worker that cannot reach the server gives up."""
+    """A worker that cannot reach the server ends."""
 
     def pause(_: backoff.Backoff, what: str, error: Exception) -> float:
         if isinstance(error, (ConnectionFailed, ConnectionLost)):
@@ -204,9 +204,9 @@ def outage_ends_worker() -> None:
     patch(backoff.Backoff, "pause", pause)
 
 
-@mutant("breaker-without-generation", "stays closed")
+@mutant("breaker-without-generation", "breaker stays closed")
 def breaker_without_generation() -> None:
-    """A breaker counts outcomes of jobs that were claimed in another state."""
+    """A breaker counts outcomes of jobs that were claimed in an earlier state."""
 
     def record(now: datetime, was: Breaker, told: Verdicts) -> Breaker:
         return rules.record(was, told.policy, was.generation, told.verdicts, now)

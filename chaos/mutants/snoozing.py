@@ -7,9 +7,9 @@ from holdfast.lifecycle import Transition, Verb
 from holdfast.stores.postgres.tables.render import TableWords
 
 
-@mutant("row-recovery-charges-attempt", "article table")
+@mutant("row-recovery-charges-attempt", "user table deaths")
 def row_recovery_charges_attempt() -> None:
-    """A dead worker costs the rows that it held an attempt."""
+    """The recovery of a table row counts an attempt."""
     original = TableWords.sets
 
     def sets(self: TableWords, transition: Transition) -> str:
@@ -19,9 +19,9 @@ def row_recovery_charges_attempt() -> None:
     patch(TableWords, "sets", sets)
 
 
-@mutant("row-neighbours-retired", "article poison")
+@mutant("row-neighbours-retired", "user table poison")
 def row_neighbours_retired() -> None:
-    """Suspects that were beside a deadly row are retired with it."""
+    """Rows that ran beside a deadly row are retired with it."""
 
     def convicted(self: TableWords) -> str:
         return f"({self.suspect}) is true"
@@ -29,7 +29,7 @@ def row_neighbours_retired() -> None:
     patch(TableWords, "convicted", property(convicted))
 
 
-@mutant("row-death-forgotten", "article poison")
-def row_death_forgotten() -> None:
-    """A row that kills its worker is given to the next one without end."""
+@mutant("row-death-not-counted", "user table poison")
+def row_death_not_counted() -> None:
+    """A row that kills its worker is recovered without end."""
     patch(TableWords, "convicted", property(lambda _: "false"))

@@ -1,4 +1,4 @@
-"""The test of the test: a scenario finds nothing by itself, and finds each bug planted for it."""
+"""Tests the checker: a scenario finds nothing without a bug, and each bug planted for it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _AT_ONCE = 2
 
 @dataclass(slots=True)
 class Result:
-    """Of one performance."""
+    """What one run of a scenario found."""
 
     scenario: str
     mutant: str | None
@@ -74,30 +74,30 @@ class Result:
         return bool(self.found) and not self.trouble
 
 
-class Theatre:
-    """One server for all performances, a database for each."""
+class Trials:
+    """One server for all runs of scenarios, and a database for each run."""
 
     def __init__(self, cluster: Cluster, directory: Path, keep: bool = False) -> None:
         self._cluster = cluster
         self._directory = directory
         self._keep = keep
-        self._turns = asyncio.Semaphore(_AT_ONCE)
-        self._entrance = asyncio.Lock()
+        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._admission = asyncio.Lock()
         self._numbers = 0
 
-    async def perform(self, scenario: Scenario, mutant: Mutant | None) -> Result:
+    async def run(self, scenario: Scenario, mutant: Mutant | None) -> Result:
         takes = _AT_ONCE if scenario.exclusive else 1
-        async with self._entrance:
-            # One at a time: two that each have half of the turns would wait for ever.
+        async with self._admission:
+            # One at a time: two that each have half of the places would wait for each other.
             for _ in range(takes):
-                await self._turns.acquire()
+                await self._places.acquire()
         try:
-            return await self._perform(scenario, mutant)
+            return await self._run(scenario, mutant)
         finally:
             for _ in range(takes):
-                self._turns.release()
+                self._places.release()
 
-    async def _perform(self, scenario: Scenario, mutant: Mutant | None) -> Result:
+    async def _run(self, scenario: Scenario, mutant: Mutant | None) -> Result:
         self._numbers += 1
         name = f"play{self._numbers}"
         directory = self._directory / name
@@ -126,7 +126,7 @@ class Theatre:
 
 
 async def _play(scenario: Scenario, scene: Scene) -> str:
-    """What kept the play from its end, if it was not the bug."""
+    """Why the scenario did not end, unless the bug is the reason."""
     try:
         async with asyncio.timeout(_PLAY_SECONDS):
             await scenario.play(scene)
@@ -161,11 +161,11 @@ async def trials(
     results: dict[str, Result] = {}
 
     async def one(key: str, scenario: Scenario, mutant: Mutant | None) -> None:
-        results[key] = await theatre.perform(scenario, mutant)
+        results[key] = await on_server.run(scenario, mutant)
         tell(results[key])
 
     async with Cluster(directory / "pg", binaries=binaries) as cluster:
-        theatre = Theatre(cluster, directory, keep)
+        on_server = Trials(cluster, directory, keep)
         scenarios = sorted({mutant.scenario for mutant in chosen})
         async with asyncio.TaskGroup() as group:
             for name in scenarios:

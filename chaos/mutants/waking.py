@@ -1,4 +1,4 @@
-"""Bugs of waiting: hints that are not sent, not heard or not heeded; ticks lost or doubled."""
+"""Bugs of waiting: wake-ups that are not sent or not received; ticks that are lost or doubled."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 @mutant("no-notify", "wake-up")
 def no_notify() -> None:
-    """Nobody is told of new jobs."""
+    """An enqueue sends no NOTIFY."""
     patch(render, "_NEEDED", "false")
 
 
-@mutant("wakes-the-dead", "sleeper killed")
-def wakes_the_dead() -> None:
-    """An enqueue chooses among all workers that have reported, whether they live or not."""
+@mutant("wakes-dead-workers", "idle worker killed")
+def wakes_dead_workers() -> None:
+    """An enqueue may wake a worker that has died."""
     patch(render, "_SLEEPS", "true")
 
 
-@mutant("lost-wake-up-stays-lost", "sleeper chosen and killed")
-def lost_wake_up_stays_lost() -> None:
-    """Nobody looks for jobs whose wake-up went to a worker that could not heed it."""
+@mutant("lost-wake-up-not-found", "woken worker frozen")
+def lost_wake_up_not_found() -> None:
+    """No worker scans for jobs whose wake-up was lost."""
 
     async def look(self: Lookout) -> float:
         return self._poll
@@ -47,9 +47,9 @@ def lost_wake_up_stays_lost() -> None:
     patch(Lookout, "_look", look)
 
 
-@mutant("wake-before-commit", "wake-up for one")
+@mutant("wake-before-commit", "wake-up for one job")
 def wake_before_commit() -> None:
-    """An enqueue wakes a worker first and commits afterwards."""
+    """An enqueue wakes a worker before it commits."""
     original = Inserter._persist
 
     async def persist(self: Inserter, statement: str, values: dict[str, object], *rest: Any) -> Any:
@@ -63,21 +63,21 @@ def wake_before_commit() -> None:
     patch(Inserter, "_persist", persist)
 
 
-@mutant("upkeep-for-ever", "upkeep holder frozen")
-def upkeep_for_ever() -> None:
-    """Whoever does the upkeep is relied on for minutes, whether it lives or not."""
+@mutant("upkeep-never-expires", "upkeep holder frozen")
+def upkeep_never_expires() -> None:
+    """The upkeep stays with a dead or frozen worker for minutes."""
     patch(UpkeepDuty, "_lasts", property(lambda _: 500.0))
 
 
 @mutant("upkeep-taken-back", "upkeep holder frozen")
 def upkeep_taken_back() -> None:
-    """A worker takes the upkeep that another does by now."""
+    """A worker takes the upkeep back from the worker that took it over."""
     rewrite("upkeep_hold", "          u.token = :token::uuid\n", "          true\n")
 
 
 @mutant("due-jobs-not-awaited", "wake-up")
 def due_jobs_not_awaited() -> None:
-    """A worker does not wake up for a job that becomes due."""
+    """A worker does not wake up when a job becomes due."""
 
     def never(_: Lanes) -> None:
         return None
@@ -85,9 +85,9 @@ def due_jobs_not_awaited() -> None:
     patch(Lanes, "next_scan", never)
 
 
-@mutant("idle-for-ever", "progress")
-def idle_for_ever() -> None:
-    """A worker that has found nothing never claims again."""
+@mutant("idle-never-claims", "progress")
+def idle_never_claims() -> None:
+    """A worker that found no job never claims again."""
 
     async def wait(self: Claimer, _: bool) -> None:
         await self._lease_set.until(lambda: self.stopping, seconds=3600.0)
@@ -95,9 +95,9 @@ def idle_for_ever() -> None:
     patch(Claimer, "_wait", wait)
 
 
-@mutant("idle-slots", "progress beside")
+@mutant("idle-slots", "progress beside a job")
 def idle_slots() -> None:
-    """A worker claims only while it holds nothing."""
+    """A worker claims only while it holds no lease."""
 
     room = vars(Dispatcher)["room"].fget
 
@@ -109,7 +109,7 @@ def idle_slots() -> None:
 
 @mutant("listens-once", "listener killed")
 def listens_once() -> None:
-    """A worker whose listening connection broke does not listen again, nor polls faster."""
+    """A worker whose listening connection broke neither listens again nor polls faster."""
 
     async def listen(self: Listener) -> None:
         def work() -> None:
@@ -124,9 +124,9 @@ def listens_once() -> None:
     patch(Listener, "run", listen)
 
 
-@mutant("no-look-after-listen", "listener away")
-def no_look_after_listen() -> None:
-    """What came while nobody listened is left to the next poll."""
+@mutant("no-scan-after-listen", "listener disconnected")
+def no_scan_after_listen() -> None:
+    """A worker that listens again does not scan for jobs that came in between."""
 
     async def listen(self: Listener) -> None:
         first = True
@@ -156,7 +156,7 @@ def no_look_after_listen() -> None:
 
 @mutant("no-ping", "listener half open")
 def no_ping() -> None:
-    """Nobody asks whether a silent listening connection is still there."""
+    """No ping checks a silent listening connection."""
 
     async def believe(_: Any) -> None:
         return None
@@ -164,9 +164,9 @@ def no_ping() -> None:
     patch(listening, "_ping", believe)
 
 
-@mutant("never-looks-back", "handed over")
-def never_looks_back() -> None:
-    """A worker never looks below the last job it claimed."""
+@mutant("never-rescans", "earlier jobs released")
+def never_rescans() -> None:
+    """A worker never scans below the last job it claimed."""
 
     def no(_: Lanes) -> bool:
         return False
@@ -180,9 +180,9 @@ def never_looks_back() -> None:
     patch(PostgresLeases, "claim", claim)
 
 
-@mutant("tick-not-unique", "ticks")
+@mutant("tick-not-unique", "schedule ticks")
 def tick_not_unique() -> None:
-    """Schedulers do not agree on who takes a tick."""
+    """Several schedulers fire the same tick."""
     rewrite(
         "schedule_advance",
         " and s.next_run = :seen::timestamptz",
@@ -202,9 +202,9 @@ def tick_not_unique() -> None:
     patch(schedules, "tick_job", keyless)
 
 
-@mutant("next-tick-from-now", "ticks")
+@mutant("next-tick-from-now", "schedule ticks")
 def next_tick_from_now() -> None:
-    """The tick after a late one is computed from the time it was found."""
+    """The tick after a late one is computed from the time at which the late one was found."""
 
     def due_slots(
         cron: Cron, first: datetime, now: datetime, misfire: str

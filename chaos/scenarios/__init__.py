@@ -1,1 +1,1 @@
-"""Small plays, each aimed at one way to go wrong. Without a planted bug none finds anything."""
+"""Small runs, each aimed at one kind of bug. Without a planted bug none finds a violation."""

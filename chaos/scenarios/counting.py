@@ -1,4 +1,4 @@
-"""A worker that slept through its lease commits, stores or says something about its old job."""
+"""A frozen worker whose lease expired goes on: it commits, stores a result or writes progress."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ async def late_result(scene: Scene) -> None:
 
 @scenario("late progress", lease=_LEASE)
 async def late_progress(scene: Scene) -> None:
-    """`a` says how far it is while `b` holds the lease."""
+    """`a` writes progress while `b` holds the lease."""
     since = await _sleeps(scene, "progress")
 
     async def said() -> bool:
         return bool(await scene.ask(_SAID) == "b")
 
-    scene.expect(await scene.stage.eventually(said, 10.0), "`b` says how far it is")
+    scene.expect(await scene.stage.eventually(said, 10.0), "`b` writes progress")
     scene.thaw("a", since)
     await scene.stage.until(lambda: False, 1.5)
     found = await scene.ask(_SAID)

@@ -1,4 +1,4 @@
-"""Clients: keys that many want, replies that are lost, a server that forgets."""
+"""Clients: keys in high demand, lost replies, and crashes of the server."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ async def hot_keys(scene: Scene) -> None:
 
 
 async def drop_replies(stage: Stage, producer: Process, pause: float) -> int:
-    """One reply to an enqueue after the other, until the producer is done; how many.
+    """Drop one reply to an enqueue after the other until the producer is done. Return how many.
 
-    In the pauses the next try can come through.
+    In the pauses the next attempt gets its reply.
     """
     dropped = 0
     while producer.alive:
@@ -47,7 +47,7 @@ async def drop_replies(stage: Stage, producer: Process, pause: float) -> int:
 
 @scenario("lost replies", drained=True)
 async def lost_replies(scene: Scene) -> None:
-    """Replies to enqueues are dropped; under a key the client tries again, without it does not."""
+    """Replies to enqueues are dropped; the client itself repeats only calls with a dedupe key."""
     plain = [scene.nap(0.0) for _ in range(30)]
     keyed = [scene.nap(0.0, key=f"once:{n}") for n in range(30)]
     producer = await scene.produce("p", [*plain, *keyed], calls_at_once=1)
@@ -58,8 +58,8 @@ async def lost_replies(scene: Scene) -> None:
     await scene.drained()
 
 
-@scenario("forgetful enqueue", exclusive=True, probing=False, drained=True)
-async def forgetful_enqueue(scene: Scene) -> None:
+@scenario("crash after enqueue", exclusive=True, probing=False, drained=True)
+async def crash_after_enqueue(scene: Scene) -> None:
     """The server crashes right after it has acknowledged jobs."""
     await scene.ask("alter system set wal_writer_delay = '10s'")
     await scene.ask("select pg_reload_conf()")
@@ -71,8 +71,8 @@ async def forgetful_enqueue(scene: Scene) -> None:
     await scene.drained()
 
 
-@scenario("forgetful outcome", exclusive=True, probing=False, drained=True)
-async def forgetful_outcome(scene: Scene) -> None:
+@scenario("crash after outcome", exclusive=True, probing=False, drained=True)
+async def crash_after_outcome(scene: Scene) -> None:
     """The server crashes right after it has acknowledged outcomes."""
     await scene.ask("alter system set wal_writer_delay = '10s'")
     await scene.ask("select pg_reload_conf()")

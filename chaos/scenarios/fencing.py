@@ -1,4 +1,4 @@
-"""A worker that slept through its lease wakes up and reports, or goes on renewing."""
+"""A frozen worker whose lease expired goes on: it writes its outcome, or renews."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 async def _zombie(scene: Scene, spec: Spec, **options: object) -> None:
-    """`a` is frozen inside the handler; `b` takes over and is still running when `a` reports."""
+    """`a` is frozen inside the handler; `b` recovers the job and still runs it when `a` writes."""
     a = await scene.worker("a", **options)
     await scene.started(spec)
     since = scene.freeze("a")
@@ -67,7 +67,7 @@ async def late_row(scene: Scene) -> None:
 
 @scenario("late release", drained=True)
 async def late_release(scene: Scene) -> None:
-    """What `a` had claimed but not begun is handed back when it wakes, and is not its own."""
+    """`a` releases what it had not started after `b` has claimed it."""
     blocking = scene.gated("first", "second", block=(True, False))
     waiting = scene.gated("second")
     await scene.enqueue(blocking, waiting)
@@ -85,11 +85,11 @@ async def late_release(scene: Scene) -> None:
     await scene.drained()
 
 
-@scenario("zombie heartbeat", drained=True)
-async def zombie_heartbeat(scene: Scene) -> None:
-    """`a` wakes up and renews; `b`, whose lease it is, dies: that must be noticed.
+@scenario("stale heartbeat", drained=True)
+async def stale_heartbeat(scene: Scene) -> None:
+    """`a` renews the lease that is now `b`'s; `b` dies, and its job must be recovered.
 
-    The handler of `a` blocks its event loop, so that nobody can tell it to stop.
+    The handler of `a` blocks its event loop, so that it cannot be cancelled.
     """
     spec = scene.gated("first", NEVER, "third", block=(True, False, False))
     await scene.enqueue(spec)
@@ -108,9 +108,9 @@ async def zombie_heartbeat(scene: Scene) -> None:
     await scene.drained()
 
 
-@scenario("cut off", drained=True)
-async def cut_off(scene: Scene) -> None:
-    """A worker that hears nothing from the server stops its handlers before others begin."""
+@scenario("worker cut off", drained=True)
+async def worker_cut_off(scene: Scene) -> None:
+    """A worker without a connection cancels its handlers before another worker starts them."""
     spec = scene.nap(4 * scene.stage.lease)
     await scene.enqueue(spec)
     await scene.worker("a")

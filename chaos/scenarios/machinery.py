@@ -1,4 +1,4 @@
-"""Errors in a worker's own code, and a handler that blocks its event loop for ever."""
+"""Errors in a worker's own code, and a handler that blocks its event loop without end."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ _CHARGED = "select count(*) from holdfast_log where entrypoint = 'work' and reco
 
 
 async def _nothing_charged(scene: Scene) -> None:
-    scene.expect(int(await scene.ask(_CHARGED)) == 0, "no job is charged with a recovery")
+    scene.expect(int(await scene.ask(_CHARGED)) == 0, "no job counts a recovery")
 
 
-@scenario("again at once", drained=True)
-async def again_at_once(scene: Scene) -> None:
-    """Jobs ask for another run without a delay, several at a time."""
+@scenario("immediate retries", drained=True)
+async def immediate_retries(scene: Scene) -> None:
+    """Jobs ask for a retry without a delay, several at a time."""
     does = {"do": "nap", "seconds": 0.0, "fails": 3, "delay": 0.0}
     await scene.enqueue(*(scene.spec(does=does) for _ in range(6)))
     await scene.worker("a")
@@ -38,8 +38,8 @@ async def step_fails(scene: Scene) -> None:
     await _nothing_charged(scene)
 
 
-@scenario("lease misplaced", drained=True)
-async def lease_misplaced(scene: Scene) -> None:
+@scenario("lost before start", drained=True)
+async def lost_before_start(scene: Scene) -> None:
     """An error loses the first jobs of `a` between their claim and their start."""
     jobs = [scene.nap(0.01) for _ in range(4)]
     await scene.enqueue(*jobs)
@@ -51,7 +51,7 @@ async def lease_misplaced(scene: Scene) -> None:
 
 @scenario("loop blocked", drained=True, innocent=True, max_recoveries=3)
 async def loop_blocked(scene: Scene) -> None:
-    """A handler that blocks the event loop for ever counts as one that kills its worker."""
+    """A handler that blocks the event loop without end counts as one that kills its worker."""
     scene.stage.replacing = True
     beside = [scene.gated("go", max_recoveries=None) for _ in range(6)]
     does = {"do": "block", "seconds": 3600}

@@ -1,4 +1,4 @@
-"""Workers that die, or only seem to."""
+"""Workers that die or freeze, and claims that compete."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from chaos.files import SECOND, now
 from chaos.scenarios.scene import NEVER, Scene, scenario
 
 
-@scenario("killed", drained=True)
-async def killed(scene: Scene) -> None:
-    """`a` dies with jobs in its hands; `b` and `c`, busy with later ones, take them over."""
+@scenario("worker killed", drained=True)
+async def worker_killed(scene: Scene) -> None:
+    """`a` dies while it runs jobs; `b` and `c`, busy with later ones, recover them."""
     lost = [scene.gated(NEVER, "again") for _ in range(8)]
     await scene.enqueue(*lost)
     await scene.worker("a")
@@ -25,15 +25,15 @@ async def killed(scene: Scene) -> None:
     scene.kill("a")
     for spec in lost:
         await scene.started(spec, 2, scene.stage.lease + 5.0)
-    # Long enough for somebody who looked before the others to act after them.
+    # Long enough for a worker that read before the others to write after them.
     await scene.stage.until(lambda: False, 1.5)
     scene.open("again")
     await scene.drained()
 
 
-@scenario("left behind", drained=True)
-async def left_behind(scene: Scene) -> None:
-    """`a` dies; `b`, which has claimed later jobs already, goes back for those of `a`."""
+@scenario("earlier jobs recovered", drained=True)
+async def earlier_jobs_recovered(scene: Scene) -> None:
+    """`a` dies; `b`, which has already claimed later jobs, scans below them for those of `a`."""
     lost = [scene.gated(NEVER, "again") for _ in range(3)]
     await scene.enqueue(*lost)
     await scene.worker("a", concurrency=len(lost))
@@ -66,7 +66,7 @@ async def upkeep_holder_frozen(scene: Scene) -> None:
     await scene.started(lost, 2, scene.stage.lease + 5.0)
     holder = await scene.ask(_UPKEEP)
     scene.thaw("a", since)
-    # One whose leases are gone pauses for four seconds before it asks for the upkeep again.
+    # A worker that lost its leases pauses for four seconds before it asks for the upkeep again.
     for _ in range(40):
         await scene.stage.until(lambda: False, 0.2)
         scene.expect(await scene.ask(_UPKEEP) == holder, "the upkeep is not taken back")
@@ -74,8 +74,8 @@ async def upkeep_holder_frozen(scene: Scene) -> None:
     await scene.drained()
 
 
-@scenario("patient", drained=True)
-async def patient(scene: Scene) -> None:
+@scenario("long jobs", drained=True)
+async def long_jobs(scene: Scene) -> None:
     """Jobs that run for several leases, one of them blocking the event loop, run once."""
     long = 3 * scene.stage.lease
     awaiting = scene.nap(long)
@@ -152,7 +152,7 @@ async def racing_claims(scene: Scene) -> None:
 
 @scenario("slots", drained=True, concurrency=4)
 async def slots(scene: Scene) -> None:
-    """A worker with four slots runs four jobs at once, also where they are short."""
+    """A worker with four slots never runs more than four jobs, even when they are short."""
     await scene.enqueue(*(scene.nap(0.001 * (n % 7)) for n in range(300)))
     await scene.worker("a", concurrency=4, batch_size=40, entrypoints=("work",))
     await scene.drained()
@@ -160,7 +160,7 @@ async def slots(scene: Scene) -> None:
 
 @scenario("racing limit", drained=True, limits={"limited": 2})
 async def racing_limit(scene: Scene) -> None:
-    """Three workers, a limit of two."""
+    """Three workers claim under a limit of two."""
     await asyncio.gather(*(scene.worker(name, poll=0.1) for name in ("a", "b", "c")))
     jobs = [scene.spec("nap", "limited", does={"do": "nap", "seconds": 0.05}) for _ in range(24)]
     await scene.enqueue(*jobs)
@@ -177,7 +177,7 @@ where datname = current_database() and wait_event_type = 'Lock' and query like '
 # The lease is long because a claim gives up its wait after a twentieth of it.
 @scenario("old transaction", lease=40.0, drained=True, limits={"limited": 2})
 async def old_transaction(scene: Scene) -> None:
-    """A claim that waited long for the limit's lock begins its leases when it has it."""
+    """A claim that waited for the limit's lock begins its leases when it gets the lock."""
     first = [scene.gated("first", entrypoint="limited") for _ in range(2)]
     second = [scene.gated("second", entrypoint="limited") for _ in range(2)]
     await scene.enqueue(*first, *second)
@@ -203,7 +203,7 @@ async def old_transaction(scene: Scene) -> None:
 
 @scenario("strict isolation", lease=60.0, drained=True, limits={"limited": 2})
 async def strict_isolation(scene: Scene) -> None:
-    """The database's default is repeatable read: a claim that waited sees what others took."""
+    """The database's default is repeatable read; a claim that waited sees the leases of others."""
     level = "default_transaction_isolation = 'repeatable read'"
     await scene.ask(f"alter database {scene.stage.database} set {level}")
     # An enqueue may wake the frozen worker alone; the other one finds the jobs by its poll.
@@ -255,7 +255,7 @@ select coalesce(max(n), 0) from (
 
 @scenario("locked table", lease=20.0, drained=True)
 async def locked_table(scene: Scene) -> None:
-    """A table that is locked for long costs the worker no second connection for any purpose."""
+    """While a table is locked, a worker opens no second connection for any purpose."""
     await scene.worker("a", timeout=0.7, poll=0.1)
     await scene.enqueue(*(scene.nap(0.0) for _ in range(5)))
     await scene.demand(lambda: len(scene.lines("settled")) >= 5, 8.0, "jobs are settled")
@@ -276,7 +276,7 @@ async def locked_table(scene: Scene) -> None:
 
 @scenario("lost claim", lease=8.0, drained=True)
 async def lost_claim(scene: Scene) -> None:
-    """A claim whose reply was lost is taken back at once, not when its lease has run out."""
+    """A claim whose reply was lost is released at once, not when its lease expires."""
     await scene.worker("a", poll=0.5, connections=7)
     trap = scene.stage.proxy.trap("a", "claim", replies=(b'"uid"',))
     jobs = [scene.nap(0.01) for _ in range(3)]
@@ -294,7 +294,7 @@ _EXCUSED = "select count(*) from holdfast_log where reason = 'outage'"
 
 @scenario("long outage", exclusive=True, drained=True)
 async def long_outage(scene: Scene) -> None:
-    """The server is away for two leases, in which `b` dies: no job is charged for that."""
+    """The server is away for two leases, in which `b` dies; no recovery is counted."""
     halves = {"concurrency": 10, "batch_size": 10}
     await asyncio.gather(scene.worker("a", **halves), scene.worker("b", **halves))
     jobs = [scene.gated("again") for _ in range(20)]

@@ -1,4 +1,4 @@
-"""What a scenario has at hand: a stage, its own client, gates to open, and a look at the ledger."""
+"""What a scenario can use: a stage, a client, gates for handlers, and the ledger."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 Play = Callable[["Scene"], Awaitable[None]]
 
 NEVER = "never"
-"""A gate that nobody opens."""
+"""A gate that is never opened."""
 
 
 class Missed(Exception):
-    """Something expected did not come: the rest of the scenario has no meaning."""
+    """An expectation failed, and the rest of the scenario depends on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A play and the facts the checker needs about it."""
+    """A scenario and what the checker needs to know about it."""
 
     name: str
     play: Play
@@ -52,7 +52,7 @@ def scenario(
     probing: bool = True,
     **plan: Any,
 ) -> Callable[[Play], Play]:
-    """Registers a play; `plan` is what the checker is told besides."""
+    """Register a scenario. The checker gets `plan`."""
 
     def register(play: Play) -> Play:
         SCENARIOS[name] = Scenario(name, play, lease, exclusive, probing, plan)
@@ -62,7 +62,7 @@ def scenario(
 
 
 class Scene:
-    """One performance of a scenario."""
+    """One run of a scenario."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -106,7 +106,7 @@ class Scene:
         return next((line for line in lines if line["e"] == event), None)
 
     async def enqueue(self, *specs: Spec) -> list[JobId]:
-        """As a client of sound mind and with a connection of its own, past every fault."""
+        """Enqueue over a separate connection, which no fault hits."""
         told = [(s.uid, s.kind, s.entrypoint, s.key, int(s.delay * 1e6)) for s in specs]
         call = f"scene:{next(self._uids)}"
         self._client.note("invoke", op="enqueue", c=call, jobs=told)
@@ -149,7 +149,7 @@ class Scene:
         )
 
     async def told(self, spec: Spec, pid: int, seconds: float = 8.0) -> None:
-        """Until that process knows what became of its write about the job."""
+        """Wait until that process knows whether its write about the job was accepted."""
 
         def known() -> bool:
             jobs = {line["j"] for line in self.starts(spec)}
@@ -161,7 +161,7 @@ class Scene:
         await self.stage.until(known, PATIENCE * seconds)
 
     async def demand(self, true: Callable[[], bool], seconds: float, text: str) -> None:
-        """Expect it in time; without it there is no point in going on."""
+        """Expect it in time, and end the scenario if it does not come."""
         self.expect(await self.stage.until(true, PATIENCE * seconds), text)
 
     def expect(self, ok: bool, text: str) -> None:

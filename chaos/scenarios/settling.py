@@ -10,8 +10,8 @@ from chaos.workload import WEIRD
 _TAGS = (b"INSERT 0 1\0", b"DELETE 1\0")
 
 
-@scenario("torn outcome", drained=True)
-async def torn_outcome(scene: Scene) -> None:
+@scenario("lost outcome reply", drained=True)
+async def lost_outcome_reply(scene: Scene) -> None:
     """The reply to the first outcome is lost, and the connection with it."""
     worker = await scene.worker("a", connections=7)
     spec = scene.nap(0.0)
@@ -27,8 +27,8 @@ async def torn_outcome(scene: Scene) -> None:
     await scene.drained()
 
 
-@scenario("weird errors", drained=True)
-async def weird_errors(scene: Scene) -> None:
+@scenario("unusual errors", drained=True)
+async def unusual_errors(scene: Scene) -> None:
     """Whatever a handler raises is recorded, and the worker and its other jobs go on."""
     await scene.worker("a")
     errors = [
@@ -42,7 +42,7 @@ async def weird_errors(scene: Scene) -> None:
 
 @scenario("retries", drained=True)
 async def retries(scene: Scene) -> None:
-    """A job that fails twice is tried three times, no sooner than it asked for."""
+    """A job that fails twice runs three times, each time after its delay."""
     await scene.worker("a", poll=0.2)
     does = {"do": "nap", "seconds": 0.01, "fails": 2, "delay": 0.7}
     jobs = [scene.spec("fail", does=does) for _ in range(4)]
@@ -51,9 +51,9 @@ async def retries(scene: Scene) -> None:
     await scene.drained(12.0)
 
 
-@scenario("later", drained=True)
-async def later(scene: Scene) -> None:
-    """A job that is put off does not run early, whatever its client's clock says."""
+@scenario("delayed jobs", drained=True)
+async def delayed_jobs(scene: Scene) -> None:
+    """A delayed job does not run early, whatever the client's clock says."""
     await scene.worker("a", poll=0.2)
     jobs = [scene.nap(0.01, delay=1.0 + 0.1 * n) for n in range(5)]
     producer = await scene.produce("p", jobs, skew=-3600.0)
@@ -61,9 +61,9 @@ async def later(scene: Scene) -> None:
     await scene.drained()
 
 
-@scenario("silent outcome", drained=True)
-async def silent_outcome(scene: Scene) -> None:
-    """The connection for outcomes falls silent for ever; a deadline gives it up."""
+@scenario("silent connection", drained=True)
+async def silent_connection(scene: Scene) -> None:
+    """The connection for outcomes falls silent; a deadline replaces it."""
     await scene.worker("a", timeout=1.5, poll=0.3, connections=7)
     await scene.enqueue(scene.nap(0.0))
     await scene.drained()
@@ -73,24 +73,24 @@ async def silent_outcome(scene: Scene) -> None:
     await scene.drained(9.0)
 
 
-@scenario("handed back", drained=True, drain=0.5)
-async def handed_back(scene: Scene) -> None:
-    """A worker told to end hands back what it cannot finish in time, at no charge, and is gone."""
+@scenario("released at stop", drained=True, drain=0.5)
+async def released_at_stop(scene: Scene) -> None:
+    """A worker that stops releases what it cannot finish in time, uncounted, and ends."""
     jobs = [scene.gated("open", max_recoveries=None) for _ in range(4)]
     await scene.enqueue(*jobs)
     await scene.worker("a", drain=0.5)
     for spec in jobs:
         await scene.started(spec)
     took = await scene.stage.retire("a", 6.0)
-    scene.expect(took < 5.5, "it is gone soon after its half second")
+    scene.expect(took < 5.5, "it ends soon after its half second")
     scene.open("open")
     await scene.worker("b")
     await scene.drained()
 
 
-@scenario("handed over", drained=True, drain=0.5)
-async def handed_over(scene: Scene) -> None:
-    """`b`, which has claimed later jobs already, goes back for what `a` hands back."""
+@scenario("earlier jobs released", drained=True, drain=0.5)
+async def earlier_jobs_released(scene: Scene) -> None:
+    """`b`, which has already claimed later jobs, scans below them for what `a` releases."""
     jobs = [scene.gated("open", max_recoveries=None) for _ in range(3)]
     await scene.enqueue(*jobs)
     await scene.worker("a", concurrency=len(jobs), drain=0.5)
@@ -107,9 +107,9 @@ async def handed_over(scene: Scene) -> None:
     await scene.drained()
 
 
-@scenario("long farewell", drained=True, drain=8.0)
-async def long_farewell(scene: Scene) -> None:
-    """A worker told to end keeps the leases of what it still finishes."""
+@scenario("long graceful stop", drained=True, drain=8.0)
+async def long_graceful_stop(scene: Scene) -> None:
+    """A worker that stops keeps the leases of the jobs that it still finishes."""
     spec = scene.nap(3 * scene.stage.lease)
     await scene.enqueue(spec)
     await scene.worker("a", drain=8.0)
@@ -119,8 +119,8 @@ async def long_farewell(scene: Scene) -> None:
     scene.expect(len(scene.starts(spec)) == 1, "it is finished where it was begun")
 
 
-@scenario("canceled", drained=True)
-async def canceled(scene: Scene) -> None:
+@scenario("canceled jobs", drained=True)
+async def canceled_jobs(scene: Scene) -> None:
     """Jobs canceled before they are due never run."""
     await scene.worker("a", poll=0.2)
     jobs = [
@@ -132,8 +132,8 @@ async def canceled(scene: Scene) -> None:
     await scene.drained()
 
 
-@scenario("stays closed")
-async def stays_closed(scene: Scene) -> None:
+@scenario("breaker stays closed")
+async def breaker_stays_closed(scene: Scene) -> None:
     """Failures of jobs that were claimed before a breaker opened do not open it again."""
     await scene.worker("a", poll=0.1)
     early = [

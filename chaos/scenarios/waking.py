@@ -1,4 +1,4 @@
-"""Workers that sleep until they are told, and schedules that tick meanwhile."""
+"""Idle workers that wait for a wake-up, and schedules."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ async def wake_up(scene: Scene) -> None:
     await scene.drained()
     alone = scene.nap(0.0, delay=1.0)
     await scene.enqueue(alone)
-    await _soon(scene, alone, "put off while everybody slept", 1.0 + _SOON)
+    await _soon(scene, alone, "delayed, with every worker idle", 1.0 + _SOON)
     await scene.drained()
     # Nothing else is due, so only its own wake-up can start it.
     last = scene.nap(0.0)
     producer = await scene.produce("q", [last], calls_at_once=1)
     await scene.demand(lambda: not producer.alive, 15.0, "the second producer is done")
-    await _soon(scene, last, "enqueued while everybody slept")
+    await _soon(scene, last, "enqueued with every worker idle")
     await scene.drained()
 
 
-@scenario("wake-up for one", drained=True)
-async def wake_up_for_one(scene: Scene) -> None:
-    """One job comes for a worker that has slept for long, and nothing comes after it."""
+@scenario("wake-up for one job", drained=True)
+async def wake_up_for_one_job(scene: Scene) -> None:
+    """One job comes for a worker that has been idle for long, and no other job follows."""
     await _asleep(scene)
     # It looks again at growing intervals. By then the next time is far away.
     await scene.stage.until(lambda: False, _RESCANS)
@@ -72,7 +72,7 @@ async def wake_up_for_one(scene: Scene) -> None:
 
 @scenario("progress")
 async def progress(scene: Scene) -> None:
-    """Jobs come for a worker that has nothing to do; nothing is expected but what always holds."""
+    """Jobs come for an idle worker; only the invariants are checked."""
     first = scene.nap(0.0)
     await scene.enqueue(first)
     await scene.worker("a")
@@ -85,9 +85,9 @@ async def progress(scene: Scene) -> None:
     )
 
 
-@scenario("progress beside", concurrency=4)
-async def progress_beside(scene: Scene) -> None:
-    """As above, for a worker in one of whose slots a job runs for long."""
+@scenario("progress beside a job", concurrency=4)
+async def progress_beside_a_job(scene: Scene) -> None:
+    """The same for a worker that runs a long job in one of its slots."""
     beside = scene.gated("go")
     await scene.enqueue(beside)
     await scene.worker("a", concurrency=4, batch_size=4)
@@ -100,9 +100,9 @@ async def progress_beside(scene: Scene) -> None:
     scene.open("go")
 
 
-@scenario("sleeper killed", drained=True)
-async def sleeper_killed(scene: Scene) -> None:
-    """One of two idle workers dies; every job that comes later wakes the other one."""
+@scenario("idle worker killed", drained=True)
+async def idle_worker_killed(scene: Scene) -> None:
+    """One of two idle workers dies; every later job wakes the other one."""
     await _asleep(scene)
     await scene.worker("b", poll=_POLL)
     await scene.demand(lambda: bool(scene.stage.proxy.links("b", ["listen"])), 10.0, "b listens")
@@ -117,11 +117,11 @@ async def sleeper_killed(scene: Scene) -> None:
     await scene.drained()
 
 
-@scenario("sleeper chosen and killed", drained=True)
-async def sleeper_chosen_and_killed(scene: Scene) -> None:
-    """One of two idle workers is frozen, so enqueues choose it still, and then dies of it.
+@scenario("woken worker frozen", drained=True)
+async def woken_worker_frozen(scene: Scene) -> None:
+    """One of two idle workers is frozen, so enqueues may still wake it, and then killed.
 
-    A third one, which serves something else, does the upkeep for both.
+    A third worker, which serves another entrypoint, does the upkeep.
     """
     poll = 0.5
     await scene.worker("keeper", poll=poll, entrypoints=("held",))
@@ -158,9 +158,9 @@ async def listener_killed(scene: Scene) -> None:
     await scene.drained()
 
 
-@scenario("listener away", drained=True)
-async def listener_away(scene: Scene) -> None:
-    """A job is enqueued while nobody can listen."""
+@scenario("listener disconnected", drained=True)
+async def listener_disconnected(scene: Scene) -> None:
+    """A job is enqueued while no worker can listen."""
     await _asleep(scene)
     scene.stage.fault("silence", "a", seconds=3.0, roles=["listen"])
     await scene.stage.proxy.silence("a", ["listen", ""])
@@ -170,7 +170,7 @@ async def listener_away(scene: Scene) -> None:
     await scene.enqueue(spec)
     await scene.stage.until(lambda: False, 0.7)
     await scene.stage.proxy.flow("a")
-    await _soon(scene, spec, "while nobody listened", 8.0)
+    await _soon(scene, spec, "while no worker listened", 8.0)
     await scene.drained()
 
 
@@ -187,9 +187,9 @@ async def listener_half_open(scene: Scene) -> None:
     await scene.drained()
 
 
-@scenario("ticks")
-async def ticks(scene: Scene) -> None:
-    """Two schedulers, both frozen for a while: every second has one job."""
+@scenario("schedule ticks")
+async def schedule_ticks(scene: Scene) -> None:
+    """Two schedulers are frozen for a while; every second still gets one job."""
     await asyncio.gather(*(scene.worker(name, scheduled=True) for name in ("a", "b")))
     await scene.stage.until(lambda: False, 2.5)
     since = {name: scene.freeze(name) for name in ("a", "b")}

@@ -26,7 +26,7 @@ MUTANTS = (
     "finish-without-token",
     "delete-before-log",
     "crash-not-counted",
-    "enqueue-repeated-blindly",
+    "enqueue-repeated-without-key",
     "claim-without-lock",
 )
 
