@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     target = Path(options.results) if options.results else _target(options)
     profile = {"profile": "quick" if options.quick else "full", "scale": options.scale}
     found = _earlier(target, profile) if options.resume else Record()
-    # The server and the subjects are stopped on the way out, also when somebody stops the run.
+    # The server and the subjects are stopped on the way out, also when the run is interrupted.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     installed = _install(_subjects(options), found, options.reinstall)
     plan = _plan(options, installed, found)

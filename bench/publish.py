@@ -33,7 +33,7 @@ PAGE = DOCS / "benchmarks.md"
 README = ROOT / "README.md"
 WHOLE = ROOT / "bench" / "results.json"
 NEWER = ROOT / "bench" / "results-pg18.json"
-"""The same run on a newer PostgreSQL, if somebody made one."""
+"""The same run on a newer PostgreSQL, if there is one."""
 FLEET = ROOT / "bench" / "results-fleet.json"
 """The measures of fleets, taken by themselves."""
 NOTED = {

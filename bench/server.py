@@ -61,7 +61,7 @@ class Server:
         self.write_back()
 
     def write_back(self) -> None:
-        """What was written so far burdens nobody who comes later."""
+        """Flush what was written so far, so that it slows down no later step."""
         with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
             connection.execute("checkpoint")
 

@@ -110,7 +110,7 @@ class Stage:
         """A function that waits until the tables say that every due job is finished.
 
         It returns when that was seen. Its connection is opened beforehand and the last look at
-        the tables is not counted, so that the time these take is nobody's; and a look that finds
+        the tables is not counted, so that no subject is charged for their time. A look that finds
         some takes the shortest way, past what else lies there.
         """
         query = f"select exists (select from {subject.unfinished})".encode()  # noqa: S608 (as above)

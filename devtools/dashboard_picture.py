@@ -41,7 +41,7 @@ def draw(file: str | Path) -> None:
     # The id is part of the file: a fixed one keeps the picture the same when nothing changed.
     picture = screen.export_svg(title="holdfast dashboard", unique_id="holdfast-dashboard")
     Path(file).parent.mkdir(parents=True, exist_ok=True)
-    # Without the web font: a picture should not call anybody when it is looked at.
+    # Without the web font: a picture must not load anything when it is shown.
     Path(file).write_text(_WEB_FONT.sub("", picture), encoding="utf-8")
 
 

@@ -1,7 +1,7 @@
 """The raw limit: the worker's own statements from a bare loop, without handlers.
 
 For single jobs there is a lower one, whatever the queue: a bare INSERT for an enqueue, and for the
-way to a handler a bare INSERT with NOTIFY, somebody who listens, and a bare UPDATE.
+way to a handler a bare INSERT with NOTIFY, a listener, and a bare UPDATE.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Limit(Subject):
 
 
 async def _react(dsn: str) -> None:
-    """Take each job when told of it. As with every claim, nobody waits for the disk."""
+    """Take each job when told of it. As every claim, it does not wait for the disk."""
     listening, taking = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
     await taking.execute("set synchronous_commit = off")
     told, last = asyncio.Event(), 0

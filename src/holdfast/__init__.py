@@ -189,7 +189,7 @@ for _name, _library in _DRIVERS.items():
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return version("holdfast")
-    # On demand, because nobody needs both client libraries.
+    # On demand, because no program needs both client libraries.
     if name in _DRIVERS:
         from holdfast import db
 

@@ -129,7 +129,7 @@ class Breaker:
 
     @property
     def tries_again_at(self) -> datetime | None:
-        """When the cooldown ends. None unless it is open and nobody holds it open."""
+        """When the cooldown ends. None unless it is open without being held open."""
         if self.state is not BreakerState.OPEN or self.forced or self.opened_at is None:
             return None
         return self.opened_at + self.cooldown

@@ -32,7 +32,7 @@ _EXTRAS = ("asyncpg", "psycopg")
 
 
 def __getattr__(name: str) -> Any:
-    # On demand, because nobody needs both client libraries.
+    # On demand, because no program needs both client libraries.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -170,7 +170,7 @@ class JobNotFound(HoldfastError):
 
 
 class BreakerNotFound(HoldfastError):
-    """No worker has named the circuit breaker, and nobody holds it open."""
+    """No worker has named the circuit breaker, and no operator holds it open."""
 
     def __init__(self, name: str) -> None:
         self.name = name

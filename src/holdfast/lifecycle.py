@@ -110,7 +110,7 @@ class Transition:
     variant: str | None = None
     """Tells the rows of one verb apart."""
     reason: str | None = None
-    """Written to the log when nobody gives a better one."""
+    """Written to the log when the caller gives none."""
 
     @property
     def name(self) -> str:

@@ -294,7 +294,7 @@ class DueJobs:
     """Jobs that are due although workers sleep."""
 
     overdue: Sequence[str] = ()
-    """Entrypoints with jobs that nobody has claimed."""
+    """Entrypoints with jobs that no worker has claimed."""
     recovered: bool = False
     """Whether a job is due that a worker died with."""
     next_due: timedelta | None = None
@@ -573,7 +573,7 @@ class Context:
     resources: MutableMapping[Any, Any]
     cancellation: Cancellation = field(default_factory=Cancellation)
     report: Callable[[float, str | None], None] | None = field(default=None, repr=False)
-    """Where the handler's progress goes. None where nobody reads it."""
+    """Where the handler's progress goes. None where it is not read."""
     result: StoredResult | None = field(default=None, init=False, repr=False)
     """Set by the executor of a task that stores its results."""
     stores_result: bool = field(default=False, init=False, repr=False)

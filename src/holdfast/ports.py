@@ -506,7 +506,7 @@ class Reports(Protocol):
     """The reports of workers about themselves, for other workers and for people."""
 
     async def report(self, worker: WorkerInfo) -> bool:
-        """Record that this worker is alive. Return whether nobody does the upkeep.
+        """Record that this worker is alive. Return whether no worker does the upkeep.
 
         The store sets the two instants.
         """
@@ -533,7 +533,7 @@ class Upkeep(Protocol):
     async def hold(
         self, duty: str, worker: str, token: UUID, *, lasts: timedelta, sent: float
     ) -> Duty:
-        """Take a duty that nobody has, or keep it for `lasts` from now."""
+        """Take a duty that no worker has, or keep it for `lasts` from now."""
         ...
 
     async def release(self, duty: str, token: UUID) -> None:

@@ -29,7 +29,7 @@ SHORTEST_LEASE = timedelta(milliseconds=100)
 
 
 class DefaultCap(int):
-    """A cap that nobody wrote. A written number wins over it."""
+    """The default cap. An explicit number wins over it."""
 
 
 class ExecutorCap(int):

@@ -230,7 +230,7 @@ def installed(directory: Path, dsn: str) -> Iterator[Bench]:
 
 
 def get(url: str, *, method: str = "GET", host: str | None = None) -> tuple[int, str]:
-    """Status and body; 0 while nobody listens."""
+    """Status and body; 0 while there is no listener."""
     headers = {"Host": host} if host else {}
     request = urllib.request.Request(url, method=method, headers=headers)  # noqa: S310 (loopback)
     try:

@@ -378,7 +378,7 @@ def test_the_sparkline_is_full_at_its_highest_value_and_flat_without_any() -> No
     assert sparkline([]) == ""
 
 
-def test_the_picture_is_the_same_each_time_and_calls_nobody(tmp_path: Path) -> None:
+def test_the_picture_is_the_same_each_time_and_loads_nothing(tmp_path: Path) -> None:
     first, second = tmp_path / "one.svg", tmp_path / "two.svg"
     draw(first)
     draw(second)

@@ -47,12 +47,12 @@ def test_health_is_answered_while_a_handler_blocks_the_event_loop(bench: Bench) 
 
 
 def test_metrics_show_what_waits(bench: Bench) -> None:
-    bench.enqueue("nobody", 4)
+    bench.enqueue("unserved", 4)
     url = bench.start("jobs:main", *SERVED).health()
     until(lambda: get(f"{url}/readyz")[0] == 200, "readiness")
     text = get(f"{url}/metrics")[1]
-    assert 'holdfast_queue_depth{entrypoint="nobody",status="queued"} 4\n' in text
-    assert 'holdfast_queue_oldest_age_seconds{entrypoint="nobody"}' in text
+    assert 'holdfast_queue_depth{entrypoint="unserved",status="queued"} 4\n' in text
+    assert 'holdfast_queue_oldest_age_seconds{entrypoint="unserved"}' in text
 
 
 def test_metrics_count_by_outcome_and_entrypoint(bench: Bench) -> None:

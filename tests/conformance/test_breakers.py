@@ -1,4 +1,4 @@
-"""Circuit breakers as rows: every store keeps the same rules, and nobody waits for a lock."""
+"""Circuit breakers as rows: every store keeps the same rules, and no call waits for a lock."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def test_a_breaker_is_held_open_until_it_is_closed_by_hand(queue: QueueUnd
     assert await the(queue) == closed == replace(Breaker.new("stripe", clock.now()), generation=2)
 
 
-async def test_closing_what_nobody_has_named_makes_no_breaker(queue: QueueUnderTest) -> None:
+async def test_closing_an_unknown_breaker_makes_none(queue: QueueUnderTest) -> None:
     await queue.store.breakers.force("stripe", CLOSED, actor="me", reason=None)
     assert await queue.store.breakers.all() == []
 
@@ -158,7 +158,7 @@ async def test_no_failure_is_lost_when_many_report_at_once(queue: QueueUnderTest
 
 
 @pytest.mark.parametrize("name", [name for name in DATABASES if "asyncpg_dsn" in name])
-async def test_a_frozen_transaction_on_a_breaker_makes_nobody_wait(
+async def test_no_caller_waits_for_a_frozen_transaction_on_a_breaker(
     backends: Backends, clock: ManualClock, name: str
 ) -> None:
     tables = await backends.emptied(name)

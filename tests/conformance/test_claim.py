@@ -119,7 +119,7 @@ async def test_a_job_is_due_at_its_instant_and_not_before(queue: QueueUnderTest)
     assert ids(await queue.claim()) == [job_id]
 
 
-async def test_a_deferred_job_of_high_priority_holds_nobody_up(queue: QueueUnderTest) -> None:
+async def test_a_deferred_job_of_high_priority_delays_no_other(queue: QueueUnderTest) -> None:
     await queue.add(priority=9, execute_after=SECOND)
     job_id = await queue.add(priority=1)
     assert ids(await queue.claim()) == [job_id]

@@ -47,7 +47,7 @@ async def test_a_holder_whose_job_was_cleared_can_change_nothing(queue: QueueUnd
 
 async def test_only_the_entrypoints_named_are_cleared(queue: QueueUnderTest) -> None:
     await queue.enqueue(NewJob("mail"), NewJob("report"), NewJob("sync"))
-    assert await queue.queries.clear_queue(["mail", "report", "nobody"]) == 2
+    assert await queue.queries.clear_queue(["mail", "report", "unknown"]) == 2
     assert [size.entrypoint for size in await queue.queries.queue_size()] == ["sync"]
     assert await queue.queries.clear_queue([]) == 0
     assert await queue.queries.clear_queue("sync") == 1

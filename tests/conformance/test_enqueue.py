@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EVERY_BYTE = bytes(range(256))
 
 
-async def test_a_job_starts_with_nothing_counted_and_nobody_holding_it(
+async def test_a_new_job_has_no_counts_and_no_lease(
     queue: QueueUnderTest,
 ) -> None:
     [job_id] = await queue.queries.enqueue("mail")
@@ -71,9 +71,9 @@ async def test_a_job_is_kept_alike_alone_and_in_company(queue: QueueUnderTest) -
     ]
     together = await queue.queries.enqueue_many(jobs)
     alone = [job_id for job in jobs for job_id in await queue.queries.enqueue_many([job])]
-    nobody = JobId(0)
-    assert [(await queue.row(job_id or nobody))._replace(id=nobody) for job_id in alone] == [
-        (await queue.row(job_id or nobody))._replace(id=nobody) for job_id in together
+    no_job = JobId(0)
+    assert [(await queue.row(job_id or no_job))._replace(id=no_job) for job_id in alone] == [
+        (await queue.row(job_id or no_job))._replace(id=no_job) for job_id in together
     ]
 
 

@@ -49,7 +49,7 @@ async def test_every_end_of_a_lease_makes_room(queue: QueueUnderTest, verb: Verb
     assert await queue.claim(limited(1)) == []
 
 
-async def test_a_stale_lease_counts_until_somebody_ends_it(queue: QueueUnderTest) -> None:
+async def test_a_stale_lease_counts_until_it_is_ended(queue: QueueUnderTest) -> None:
     await queue.enqueue(*[NewJob("mail")] * 2)
     [job] = await queue.claim(limited(1))
     queue.clock.advance(10 * LEASE)

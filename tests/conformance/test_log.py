@@ -36,7 +36,7 @@ async def ended(
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Rows are counted when no older transaction runs on the server, of which nobody is told."""
+    """Rows are counted when no older transaction runs on the server, whose end is not notified."""
     async with asyncio.timeout(60):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)

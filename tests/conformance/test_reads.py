@@ -183,7 +183,7 @@ async def test_a_worker_is_known_from_its_report_to_its_sign_off(queue: QueueUnd
     assert [worker.id for worker in workers] == ["w1", "w2"]
     assert workers[1] == later._replace(started_at=first.started_at, host="host")
     await queue.reports.sign_off("w2")
-    await queue.reports.sign_off("nobody")
+    await queue.reports.sign_off("unknown")
     assert [worker.id for worker in await queue.queries.list_workers()] == ["w1"]
 
 
@@ -194,7 +194,7 @@ async def test_signing_off_leaves_the_jobs_to_their_leases(queue: QueueUnderTest
     assert await queue.row(job.id) == job
 
 
-async def test_everybody_sees_the_clock_that_decides(queue: QueueUnderTest) -> None:
+async def test_every_reader_sees_the_clock_that_decides(queue: QueueUnderTest) -> None:
     assert await queue.queries.now() == queue.clock.now()
     queue.clock.advance(SECOND)
     assert await queue.worker().jobs.now() == queue.clock.now()

@@ -200,7 +200,7 @@ async def test_all_jobs_of_a_worker_known_to_be_dead_are_taken_back_at_once(
     assert {(await queue.row(job.id)).recoveries for job in dead} == {1}
     assert [await queue.row(job.id) for job in alive] == alive
     assert await queue.recover(worker="w1") == Recovery()
-    assert await queue.recover(worker="nobody") == Recovery()
+    assert await queue.recover(worker="unknown") == Recovery()
 
 
 async def test_a_dead_worker_also_retires_at_the_cap(queue: QueueUnderTest) -> None:

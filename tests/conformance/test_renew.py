@@ -44,7 +44,9 @@ async def test_of_two_leases_on_one_job_only_the_second_is_kept(queue: QueueUnde
     assert await queue.store.leases.renew(both) == {holding(second)}
 
 
-async def test_a_lease_that_nobody_took_back_can_be_renewed_late(queue: QueueUnderTest) -> None:
+async def test_an_expired_lease_that_was_not_recovered_can_be_renewed(
+    queue: QueueUnderTest,
+) -> None:
     job = await queue.lease()
     queue.clock.advance(3 * LEASE)
     assert await queue.store.leases.renew([holding(job)]) == {holding(job)}

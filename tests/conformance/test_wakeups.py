@@ -94,7 +94,7 @@ async def test_enqueuing_wakes_once_if_there_is_work_now_or_soon(
     assert (heard.work, heard.cancelled) == (calls, [])
 
 
-async def test_a_skipped_duplicate_wakes_nobody(queue: QueueUnderTest) -> None:
+async def test_a_skipped_duplicate_wakes_no_worker(queue: QueueUnderTest) -> None:
     job = NewJob("mail", dedupe_key="k")
     await queue.enqueue(job)
     assert (await heard_of(queue, lambda: queue.store.jobs.insert([job], "skip"))).work == 0
@@ -121,7 +121,7 @@ async def test_settling_wakes_exactly_when_jobs_can_be_claimed_again(
     assert (heard.work, heard.cancelled) == (calls, [])
 
 
-async def test_a_write_under_a_lost_lease_wakes_nobody(queue: QueueUnderTest) -> None:
+async def test_a_write_under_a_lost_lease_wakes_no_worker(queue: QueueUnderTest) -> None:
     job = await queue.lease()
     await queue.settle(Verb.RELEASE, job)
     assert (await heard_of(queue, lambda: queue.change(Verb.RELEASE, change(job)))).work == 0
@@ -156,7 +156,7 @@ async def test_a_tick_of_a_schedule_wakes(queue: QueueUnderTest) -> None:
     assert heard.work == 1
 
 
-async def test_cancelling_tells_the_holders_and_nobody_else(queue: QueueUnderTest) -> None:
+async def test_a_cancellation_notifies_only_the_holders(queue: QueueUnderTest) -> None:
     await queue.enqueue(*[NewJob("mail")] * 2)
     running = [job.id for job in await queue.claim()]
     waiting, held = await queue.add(), await queue.hold("sms")
@@ -165,7 +165,7 @@ async def test_cancelling_tells_the_holders_and_nobody_else(queue: QueueUnderTes
     assert heard.work == 0
 
 
-async def test_deleting_tells_nobody(queue: QueueUnderTest) -> None:
+async def test_a_deletion_notifies_no_worker(queue: QueueUnderTest) -> None:
     job_id = await queue.add()
     heard = await heard_of(queue, lambda: queue.queries.delete_jobs([job_id]))
     assert (heard.work, heard.cancelled) == (0, [])

@@ -32,7 +32,7 @@ async def main(dsn: str, *words: str) -> None:
                 if "gated" in words and job.payload:
                     print("waits", flush=True)
                     gate = Path(job.payload.decode())
-                    # The event loop is blocked, so that nobody can tell the handler to stop.
+                    # The event loop is blocked, so that the handler cannot be cancelled.
                     while not gate.exists():  # noqa: ASYNC240
                         time.sleep(0.01)  # noqa: ASYNC251
 

@@ -1,4 +1,4 @@
-"""Somebody locks the jobs' table for long: connections stay within the plan, and work goes on."""
+"""A transaction locks the jobs' table for long: connections stay within the plan, work goes on."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ async def charged(crew: Crew) -> Counter[str | None]:
     )
 
 
-async def test_outages_longer_than_the_lease_are_charged_to_nobody(
+async def test_outages_longer_than_the_lease_count_for_no_job(
     controlled_server: Cluster, tmp_path: Path
 ) -> None:
     async with Crew(controlled_server.dsn, tmp_path) as crew:
@@ -81,7 +81,7 @@ async def test_jobs_that_end_during_an_outage_are_not_run_again(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-async def test_an_outage_of_the_network_is_charged_to_nobody(
+async def test_an_outage_of_the_network_counts_for_no_job(
     pg18: Database, tmp_path: Path, workers: int
 ) -> None:
     async with Proxy(pg18.dsn) as proxy, Crew(pg18.dsn, tmp_path) as crew:

@@ -282,7 +282,7 @@ async def test_many_clients_share_few_sessions(
 
 
 class Listener:
-    """Somebody who listens through a driver."""
+    """A listener through a driver."""
 
     def __init__(self, driver: Driver, channel: str) -> None:
         self.ready, self.heard = asyncio.Event(), asyncio.Event()

@@ -63,7 +63,7 @@ async def test_two_deaths_of_the_whole_fleet_stop_nothing(crew: Crew, tmp_path: 
 
 
 @pytest.mark.parametrize("priority", [1, -1], ids=["first", "last"])
-async def test_a_killer_among_many_is_held_after_three_deaths_and_nobody_else(
+async def test_a_deadly_job_among_many_is_held_after_three_deaths_and_no_other(
     crew: Crew, priority: int
 ) -> None:
     good = await crew.hf.queries.enqueue(["nap"] * IN_FLIGHT, [b"0.3"] * IN_FLIGHT)

@@ -288,7 +288,7 @@ async def test_a_great_many_jobs_are_moved_in_statements_that_end_in_time(
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-async def test_a_script_that_nobody_runs_any_more_ends(proxy: Proxy, driver: Any) -> None:
+async def test_a_script_whose_caller_is_gone_ends(proxy: Proxy, driver: Any) -> None:
     link = connect(proxy.dsn, driver=driver, timeout=DEADLINE)
 
     async def work() -> None:

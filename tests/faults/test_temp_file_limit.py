@@ -1,4 +1,4 @@
-"""A server that lets nobody write temporary files."""
+"""A server on which no session may write temporary files."""
 
 from __future__ import annotations
 

@@ -304,7 +304,7 @@ class TestCancelling:
         assert await status_of(pgq.queries, job_id) is Status.CANCELED
         assert len(await pgq.queries.job_history(job_id)) == 1
 
-    async def test_a_cancelled_error_that_nobody_asked_for_is_a_failure(
+    async def test_a_cancelled_error_without_a_cancellation_is_a_failure(
         self, pgq: Holdfast
     ) -> None:
         @pgq.entrypoint("stray")
@@ -595,7 +595,7 @@ class TestCompletionWatcher:
         async with CompletionWatcher(driver) as watcher:
             assert await ends(watcher.wait_for(job_id)) is Status.FAILED
 
-    async def test_a_held_job_may_be_waited_for_until_somebody_decides(
+    async def test_a_held_job_may_be_waited_for_until_an_operator_decides(
         self, pgq: Holdfast, driver: Any
     ) -> None:
         @pgq.entrypoint("mail", on_failure="hold")

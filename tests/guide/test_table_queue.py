@@ -85,7 +85,7 @@ class TestOwnership:
     ) -> None:
         for n in range(20):
             await add(sql, f"mail {n}")
-        by_hand = await sql.fetch(article.statement("claim"), 5, "somebody")
+        by_hand = await sql.fetch(article.statement("claim"), 5, "by hand")
         sent = reminds(worker)
         await worker.run(mode="drain")
         assert len({found["id"] for found in by_hand}) == 5

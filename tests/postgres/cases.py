@@ -29,7 +29,7 @@ WORKER = "worker-1"
 
 
 class Case(NamedTuple):
-    """A row before the transition, and the token that somebody offers for it."""
+    """A row before the transition, and the token that a caller offers for it."""
 
     status: Status
     offered: str

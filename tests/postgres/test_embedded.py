@@ -412,13 +412,13 @@ def test_a_process_ended_by_ctrl_c_stops_its_server(directory: Path) -> None:
 
 
 def look_from_elsewhere(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """See a server as another container does: by a pid that nobody has here."""
+    """See a server as another container does: by a pid that no process has here."""
 
-    def nobody(pid: int) -> NoReturn:
+    def no_process(pid: int) -> NoReturn:
         raise psutil.NoSuchProcess(pid)
 
     (directory / "server.place").write_text("box, pid:[1]")
-    monkeypatch.setattr(psutil, "Process", nobody)
+    monkeypatch.setattr(psutil, "Process", no_process)
 
 
 def refuses_to_start(directory: Path) -> None:
@@ -450,7 +450,7 @@ def test_a_server_that_outlived_its_users_elsewhere_is_not_started_a_second_time
     assert query(orphaned.dsn, "select 1") == 1
 
 
-def test_what_nobody_uses_any_more_is_started_wherever_it_was_before(directory: Path) -> None:
+def test_an_unused_directory_is_started_wherever_it_was_before(directory: Path) -> None:
     server = embedded.start(directory)
     kill_server(directory)
     server.stop()

@@ -95,7 +95,7 @@ async def test_a_statement_does_not_grow_without_bound(pg18: Database) -> None:
         assert max(await statements(connection)) == 990
 
 
-async def test_a_bulk_waits_for_nobody(pg18: Database) -> None:
+async def test_a_bulk_enqueue_waits_for_no_other(pg18: Database) -> None:
     async with tables.installed(pg18.dsn) as (connection, _), opened("asyncpg", pg18.dsn) as hf:
         bulks = [hf.queries.enqueue_many([NewJob("mail")] * 1000) for _ in range(3)]
         await asyncio.gather(*bulks)
@@ -161,7 +161,7 @@ async def test_a_call_cancelled_while_it_waits_is_not_sent(pg18: Database) -> No
 
 
 @pytest.mark.parametrize("kind", ["asyncpg", "psycopg"])
-async def test_a_call_cancelled_on_its_way_takes_nobody_along(pg18: Database, kind: str) -> None:
+async def test_a_call_cancelled_on_its_way_cancels_no_other(pg18: Database, kind: str) -> None:
     async with tables.installed(pg18.dsn) as (connection, _), opened(kind, pg18.dsn) as hf:
         async with traffic_jam(pg18.dsn) as blocker:
             [alone] = start(hf.queries.enqueue("mail", b"alone"))
@@ -199,7 +199,7 @@ async def test_what_is_enqueued_in_a_callers_transaction_stays_in_it(pg18: Datab
         assert await payloads(connection) == [b"theirs"] * 3
 
 
-async def test_the_end_of_the_server_reaches_everybody_who_waits(pg18: Database) -> None:
+async def test_the_end_of_the_server_reaches_every_waiting_call(pg18: Database) -> None:
     async with tables.installed(pg18.dsn):
         pool = await asyncpg.create_pool(pg18.dsn, min_size=1, max_size=2)
         hf = Holdfast.from_asyncpg_pool(pool)

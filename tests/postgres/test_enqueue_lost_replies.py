@@ -153,7 +153,7 @@ async def test_a_dedupe_key_taken_by_the_first_try_is_no_duplicate(
         )
 
 
-async def test_a_dedupe_key_of_somebody_else_is_told_also_after_a_lost_reply(
+async def test_a_dedupe_key_of_another_client_is_reported_also_after_a_lost_reply(
     pg18: Database,
 ) -> None:
     async with (

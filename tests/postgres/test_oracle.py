@@ -266,7 +266,7 @@ OWNED_ACTS = [transition.name for transition in LIFECYCLE if Guard.OWNED in tran
 async def test_a_missing_fence_is_noticed(
     loaded18: Database, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What most queues ask for: that somebody works on the job, not that it is the caller.
+    # What most queues check: that some worker has the job, not that the caller has it.
     monkeypatch.setitem(GUARDS, Guard.OWNED, "j.claim_token is not null")
     assert await noticed(loaded18.dsn, [name], render.Statements(tables.NAMES)) > 100
 

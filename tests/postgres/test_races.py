@@ -305,7 +305,9 @@ async def test_a_limited_claim_that_was_rolled_back_counts_for_nothing(stage: St
     assert len(await late) == 2
 
 
-async def test_a_claim_goes_on_without_a_limit_that_somebody_keeps_locked(stage: Stage) -> None:
+async def test_a_claim_goes_on_without_a_limit_that_another_transaction_has_locked(
+    stage: Stage,
+) -> None:
     """Such as a worker that froze; what was claimed before must not grow old meanwhile."""
     limited = ClaimRule("mail", lease=timedelta(seconds=1), concurrency_limit=2)
     await stage.enqueue(3)

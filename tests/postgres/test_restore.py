@@ -1,4 +1,4 @@
-"""Leases whose bookkeeping somebody deleted: found by a rare look at everything."""
+"""Leases whose bookkeeping an operator deleted are found by a rare scan of the table."""
 
 from __future__ import annotations
 

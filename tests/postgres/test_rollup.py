@@ -294,7 +294,7 @@ async def test_rows_of_a_savepoint_are_counted(pg: Database) -> None:
 
 @asynccontextmanager
 async def holding_back(dsn: str) -> AsyncIterator[None]:
-    """Somebody writes in a transaction that stays open, so nothing after it is counted."""
+    """Another transaction writes and stays open, so nothing after it is counted."""
     async with tables.session(dsn) as other, other.transaction():
         await other.execute("select pg_current_xact_id()")
         yield

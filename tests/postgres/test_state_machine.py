@@ -62,7 +62,7 @@ PROFILES = {
 PROFILE = os.environ.get("HOLDFAST_HYPOTHESIS", "default")
 
 EVERYTHING = 1_000
-NOBODYS = UUID(int=0)
+NO_TOKEN = UUID(int=0)
 LIMIT = 2
 LEASES = {"mail": timedelta(seconds=10), "report": timedelta(seconds=20)}
 FREE = [
@@ -241,7 +241,7 @@ class Lives(RuleBasedStateMachine):
         mine, other = tokens_of(giver)
         leases = [tokens_of(known) for known in self.pair.leases if known.job == lease.job]
         shared = any(mine == here or other == there for here, there in leases)
-        return (NOBODYS, NOBODYS) if shared else (mine, other)
+        return (NO_TOKEN, NO_TOKEN) if shared else (mine, other)
 
     def settle(
         self, transition: Transition, offered: list[tuple[LeaseKey, LeaseKey]], **values: Any

@@ -52,7 +52,7 @@ async def dedicated(dsn: str) -> AsyncIterator[Runner]:
 
 
 async def leave_dead(connection: Any, count: int) -> None:
-    """That many dead rows, in the server's count, and nobody else to remove them."""
+    """That many dead rows, in the server's count, and no other session to remove them."""
     await connection.execute("alter table holdfast set (autovacuum_enabled = off)")
     await connection.execute(
         f"insert into holdfast (entrypoint) select 'x' from generate_series(1, {count})"
@@ -117,7 +117,7 @@ async def test_what_an_old_transaction_still_sees_is_not_tried_again_until_it_ha
             assert not await vacuum.run(runner)
 
 
-async def test_what_somebody_else_vacuums_is_left_to_them(pg: Database) -> None:
+async def test_a_table_that_another_session_vacuums_is_left_to_it(pg: Database) -> None:
     async with (
         tables.installed(pg.dsn) as (connection, _),
         tables.session(pg.dsn) as other,
@@ -145,7 +145,9 @@ async def test_of_two_at_once_neither_waits_for_the_other(pg18: Database) -> Non
         assert 1 <= await vacuums(connection) <= sum(tried)
 
 
-async def test_after_somebody_elses_vacuum_the_old_measure_holds_again(pg18: Database) -> None:
+async def test_after_the_vacuum_of_another_session_the_old_measure_holds_again(
+    pg18: Database,
+) -> None:
     async with (
         tables.installed(pg18.dsn) as (connection, _),
         tables.session(pg18.dsn) as old,

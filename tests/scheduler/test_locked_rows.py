@@ -1,4 +1,4 @@
-"""A schedule whose row somebody keeps locked neither stops the others nor keeps anybody busy."""
+"""A schedule whose row is locked neither stops the others nor keeps a scheduler busy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FirstRest(asyncio.Event):
 
 @asynccontextmanager
 async def locked(dsn: str, name: str) -> AsyncIterator[None]:
-    """Inside, somebody's open transaction holds the row of the schedule."""
+    """Inside, an open transaction has locked the row of the schedule."""
     async with tables.session(dsn) as connection, connection.transaction():
         await connection.execute("select from holdfast_schedules where name = $1 for update", name)
         yield

@@ -144,7 +144,7 @@ def test_a_role_has_no_privilege_that_its_statements_do_not_need(
     assert idle == []
 
 
-def test_nobody_but_the_pruner_can_change_what_the_log_says(shared_roles: Roles) -> None:
+def test_only_the_pruner_can_change_the_log(shared_roles: Roles) -> None:
     for role in Role:
         with shared_roles.connection(role) as connection:
             for statement in ("update holdfast_log set reason = 'x'", "truncate holdfast_log"):
@@ -218,7 +218,7 @@ def test_policies_cost_a_worker_and_a_reader_no_filter(roles18: Roles) -> None:
     "statement",
     [
         "insert into holdfast_log (job_id, status, entrypoint, priority, attempt, recoveries,"
-        " actor) values (1, 'canceled', 'x', 0, 0, 0, 'somebody else')",
+        " actor) values (1, 'canceled', 'x', 0, 0, 0, 'another role')",
         "update holdfast set payload = 'x'",
         "update holdfast_schedules set paused = true",
         "select traceback from holdfast_log",

@@ -72,5 +72,5 @@ def test_no_function_runs_with_the_rights_of_its_owner(file: Path) -> None:
     assert "security definer" not in text
     makes_function = re.search(r"create (or replace )?function", text) is not None
     # The trigger that wakes workers, which an installation may ask for, and the one that counts log
-    # rows which somebody deletes.
+    # rows which an operator deletes.
     assert makes_function == (file.stem in ("notify_inserts", "0016_deleted_log"))

@@ -1,7 +1,7 @@
 """The table of a queue as its owner would make it, and what its owner does to it by hand.
 
 The names of the columns, the indexes and the conditions are a contract: a queue that was made with
-these statements by somebody else works under Holdfast, and goes on working under them.
+these statements by their owner works under Holdfast, and goes on working under them.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Ledger:
             self.by_hand[row[0]].append(act)
 
     def unexplained(self) -> dict[int, tuple[int, list[str]]]:
-        """Rows that succeeded more often than somebody gave them another chance."""
+        """Rows that succeeded more often than their owner made them run again."""
         chances = {"unclaim", "recover", "recover soon", "re-run", "resume"}
         return {
             number: (count, self.by_hand[number])
@@ -226,7 +226,7 @@ async def test_the_table_is_legal_whatever_is_done_by_hand(pg18: Database) -> No
     assert ledger.unexplained() == {}
     assert len(watch.settled) >= ROWS - len(ledger.finished_by_hand)
     assert len(ledger.acts) == 10
-    assert watch.lost, "nobody ever took a row from a worker, so nothing was tried"
+    assert watch.lost, "no row was ever taken from a worker, so nothing was tried"
 
 
 async def settled(connection: Any) -> bool:

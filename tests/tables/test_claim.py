@@ -109,7 +109,7 @@ async def test_an_inactive_row_is_not_claimed(table: Bench) -> None:
     assert await table.claim() == []
 
 
-async def test_a_row_that_somebody_has_locked_is_skipped_and_not_waited_for(table: Bench) -> None:
+async def test_a_row_that_another_transaction_has_locked_is_skipped(table: Bench) -> None:
     await table.add(1, 2)
     async with table.witness.transaction():
         await table.lock(1)

@@ -358,7 +358,7 @@ def python(source: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_nothing_of_opentelemetry_is_loaded_where_nobody_asks_for_it() -> None:
+def test_opentelemetry_is_not_loaded_unless_it_is_used() -> None:
     loaded = python(
         "import asyncio, sys\n"
         "import holdfast, holdfast.cli\n"

@@ -108,7 +108,7 @@ async def test_a_paused_row_whose_worker_died_comes_back_when_it_is_resumed(tabl
     assert (await table.recover()).recovered == (table.kind.key(1),)
 
 
-async def test_rows_that_nobody_may_claim_any_more_are_retired(table: Bench) -> None:
+async def test_rows_that_may_not_be_claimed_any_more_are_retired(table: Bench) -> None:
     await table.add(1, attempts=5)
     await table.add(2, attempts=4)
     await table.add(3, attempts=5, due=table.clock.now() + SECOND)

@@ -82,7 +82,7 @@ async def test_a_recoveries_column_counts_deaths_as_for_jobs(place: Database, li
 
 
 @pytest.mark.parametrize("cap", [1, 2])
-async def test_with_a_cap_of_one_a_first_death_convicts_nobody(
+async def test_with_a_cap_of_one_a_first_death_retires_no_row(
     place: Database, link: Link, cap: int
 ) -> None:
     kind = KINDS["outbox"]

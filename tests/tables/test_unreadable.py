@@ -122,7 +122,7 @@ class Failing:
         return await self._driver.fetch(sql, args, **options)
 
 
-async def test_a_search_that_is_cut_short_leaves_no_row_to_nobody(snoozes: Bench) -> None:
+async def test_a_search_that_is_cut_short_leaves_no_row_without_a_lease(snoozes: Bench) -> None:
     await snoozes.add(*range(1, 11))
     await poison(snoozes, 10, "time", "24:00")
     failing: Any = Failing(snoozes.driver, 'select "odd" from')

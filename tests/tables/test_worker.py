@@ -228,7 +228,7 @@ class TestWaiting:
             await watch.until_settled()
         assert journal.of("email_snoozes") == [1]
 
-    async def test_a_row_that_is_never_due_disturbs_nobody(
+    async def test_a_row_that_is_never_due_disturbs_no_other(
         self, hf: Holdfast, witness: Any
     ) -> None:
         journal = Journal()

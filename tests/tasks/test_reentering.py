@@ -49,7 +49,7 @@ def test_a_queue_can_be_entered_again_and_in_another_event_loop(
     assert seen == [1, 2, 1, 2]
 
 
-# Nobody has closed the connection of the first loop.
+# The connection of the first loop was not closed.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @on_each_driver

@@ -232,7 +232,7 @@ def test_closing_a_closed_breaker_forgets_its_failures() -> None:
     assert force(NEW, CLOSED, "me", None, NOW + SECOND) == NEW
 
 
-def test_nobody_forces_a_breaker_half_open() -> None:
+def test_a_breaker_cannot_be_forced_half_open() -> None:
     with pytest.raises(InvalidInput, match="half_open"):
         force(NEW, HALF_OPEN, "me", None, NOW)
 

@@ -171,7 +171,7 @@ async def test_a_cancelled_error_of_the_handlers_own_is_not_taken_for_a_cancella
     assert not caplog.records
 
 
-async def test_a_coroutine_that_nobody_would_await_is_a_failure() -> None:
+async def test_a_coroutine_that_is_never_awaited_is_a_failure() -> None:
     with pytest.raises(InvalidInput, match="returned a coroutine"):
         await run(ThreadExecutor(parameters(lambda job: succeed(job), "thread")))
 

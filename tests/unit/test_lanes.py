@@ -276,7 +276,7 @@ def test_no_look_is_put_off_for_what_there_is_no_room_for(time: Time) -> None:
 
 
 def test_the_same_entrypoints_of_another_run_are_not_known(time: Time) -> None:
-    """The room of the last run is nobody's any more."""
+    """The room of the last run has no owner any more."""
     first, second = (ClaimRule("mail", MAIL.lease, capacity=Capacity(1)) for _ in range(2))
     found = Lanes()
     found.reset([first])

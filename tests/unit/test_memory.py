@@ -125,7 +125,7 @@ class TestInterpreters:
 
 
 class TestHandle:
-    def test_it_is_a_store_that_shares_one_connection_with_everybody(self) -> None:
+    def test_it_is_a_store_that_shares_one_connection(self) -> None:
         store: Store = MemoryStore()
         assert store.fork("heartbeat") is store
         assert store.dedicated is False
@@ -249,7 +249,7 @@ class TestFairShare:
         # Who gets the remainder changes from claim to claim.
         assert sorted(sum(job.entrypoint == name for job in jobs) for name in "abc") == shares
 
-    async def test_the_remainder_goes_to_everybody_in_turn(self, store: MemoryStore) -> None:
+    async def test_the_remainder_goes_to_each_entrypoint_in_turn(self, store: MemoryStore) -> None:
         rules = [ClaimRule(name, LEASE) for name in "abc"]
         await enqueue(store, *[NewJob(name) for name in "abc" for _ in range(3)])
         turns = [await claim(store, *rules, limit=1) for _ in range(3)]
@@ -322,7 +322,7 @@ class TestListening:
             await enqueue(store, *[NewJob("mail")] * 3)
         assert heard.work == 1
 
-    async def test_a_deferred_job_wakes_nobody(self, store: MemoryStore) -> None:
+    async def test_a_deferred_job_wakes_no_worker(self, store: MemoryStore) -> None:
         async with listening(store) as heard:
             await enqueue(store, NewJob("mail", execute_after=SOON + SECOND))
         assert heard.work == 0
@@ -348,7 +348,7 @@ class TestListening:
         assert moved == [change.key]
         assert heard.work == calls
 
-    async def test_a_write_with_a_stale_token_wakes_nobody(self, store: MemoryStore) -> None:
+    async def test_a_write_with_a_stale_token_wakes_no_worker(self, store: MemoryStore) -> None:
         await enqueue(store, NewJob("mail"))
         (job,) = await claim(store)
         async with listening(store) as heard:
@@ -383,7 +383,7 @@ class TestListening:
             await store.schedules.advance(schedule, [clock.now()], clock.now() + SECOND)
         assert heard.work == 1
 
-    async def test_cancelling_tells_the_holder_of_a_lease_and_nobody_else(
+    async def test_a_cancellation_notifies_only_the_holder_of_the_lease(
         self, store: MemoryStore
     ) -> None:
         running, waiting = await enqueue(store, NewJob("mail"), NewJob("mail"))

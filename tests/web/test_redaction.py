@@ -17,7 +17,7 @@ HEADERS = {REDACTED_HEADER: [["diagnosis"], ["people", "*", "born"]]}
 
 
 @pytest.mark.parametrize("role", Role)
-def test_marked_fields_are_masked_for_everybody(role: Role) -> None:
+def test_marked_fields_are_masked_for_every_role(role: Role) -> None:
     job = make_job("visit", PAYLOAD, headers=HEADERS)
     shown = Redaction(viewers_see_values=True).payload(job, Identity("ann", role))
     assert shown.masked

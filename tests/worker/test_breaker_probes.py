@@ -36,7 +36,7 @@ async def test_after_the_cooldown_a_probe_closes_the_breaker_and_all_work_goes_o
     hf.entrypoint("pay", breaker=QUICK)(dependency)
     await hf.queries.enqueue(["pay"] * 10)
     watch = Watch(hf)
-    # Nobody but the worker itself knows when the cooldown ends.
+    # Only the worker itself knows when the cooldown ends.
     async with working(hf, concurrency=1, dequeue_timeout=timedelta(minutes=5)):
         await until_breaker(hf, generation=1)
         dependency.up = True

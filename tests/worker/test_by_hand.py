@@ -65,7 +65,7 @@ async def test_a_stale_job_is_quarantined_by_the_plain_update(
 async def test_a_worker_whose_job_was_queued_by_hand_cannot_change_it(
     new_pg_worker: NewWorker, witness: Any
 ) -> None:
-    """It ends its handler before anybody claims the job, and after."""
+    """It ends its handler before another worker claims the job, and after."""
     holder, other = new_pg_worker(), new_pg_worker()
     ran = quarantine(other)
     started, go_on = asyncio.Event(), asyncio.Event()

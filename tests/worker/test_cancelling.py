@@ -69,7 +69,7 @@ async def listening(hf: Holdfast) -> bool:
     return hf.queue_manager.listening
 
 
-async def test_a_cancellation_that_nobody_announced_is_found_by_the_renewal(
+async def test_a_cancellation_without_a_notification_is_found_by_the_renewal(
     pg_hf: Holdfast, witness: Any
 ) -> None:
     handler, watch = Endless(pg_hf), Watch(pg_hf)

@@ -132,7 +132,7 @@ async def test_a_higher_priority_overtakes_a_backlog_that_never_ends(hf: Holdfas
     [({"concurrency_limit": 2}, 2), ({"serialized_dispatch": True}, 1)],
     ids=["limit", "serialized"],
 )
-async def test_a_limited_entrypoint_never_exceeds_its_limit_and_holds_nobody_up(
+async def test_a_limited_entrypoint_never_exceeds_its_limit_and_delays_no_other(
     new_worker: NewWorker, rules: dict[str, Any], limit: int
 ) -> None:
     workers = [new_worker(), new_worker()]

@@ -88,7 +88,7 @@ async def test_a_thread_that_cannot_be_stopped_has_its_slot_until_it_ends() -> N
     assert desk.offered(room) == 1
 
 
-async def test_a_thread_that_ends_after_its_worker_troubles_nobody(
+async def test_a_thread_that_ends_after_its_worker_does_no_harm(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     thread = Future[Any]()

@@ -30,7 +30,7 @@ def in_a_task() -> None:
     async def leave() -> None:
         sys.exit(3)
 
-    # The loop ends with it, so that nobody else needs to keep it.
+    # The loop ends with it, so that it needs no other keeper.
     asyncio.get_running_loop().create_task(leave())
 
 

@@ -52,7 +52,7 @@ async def test_a_worker_counts_what_became_of_its_jobs(hf: Holdfast) -> None:
 
 
 async def test_no_job_waits_for_the_counting(pg18: Database) -> None:
-    """Which is stuck here, for somebody has locked the statistics."""
+    """Which is stuck here, because another transaction has locked the statistics."""
     done = asyncio.Queue[bytes | None]()
     async with Holdfast.connect(pg18.dsn) as hf:
         await hf.install()

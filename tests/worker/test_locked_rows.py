@@ -1,4 +1,4 @@
-"""A row that somebody else has locked costs its own job some time, and no other."""
+"""A row that another transaction has locked delays its own job and no other."""
 
 from __future__ import annotations
 

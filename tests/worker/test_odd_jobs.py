@@ -40,7 +40,7 @@ async def test_one_that_cannot_be_read_is_held_and_the_others_run(
 
 
 @pytest.mark.parametrize("what", READABLE)
-async def test_an_instant_beyond_the_years_of_python_stops_nobody(
+async def test_an_instant_beyond_the_years_of_python_stops_no_worker(
     pg_hf: Holdfast, witness: Any, what: str
 ) -> None:
     @pg_hf.entrypoint("greet")

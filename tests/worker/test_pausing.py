@@ -64,7 +64,7 @@ async def test_a_busy_worker_claims_nothing_a_second_after_a_pause(pg: Database)
 
 
 class SlowClaims(AsyncpgDriver):
-    """Somebody pauses while the claim is on its way, and the reply takes long."""
+    """An operator pauses while the claim is on its way, and the reply takes long."""
 
     operator: Any = None
 

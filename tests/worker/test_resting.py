@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.worker.conftest import NewWorker
 
 HOUR = timedelta(hours=1)
-SOMEBODY = """
+NEEDED = """
 select exists (
     select from pg_locks
     where locktype = 'advisory' and mode = 'ShareLock' and granted
@@ -54,8 +54,8 @@ class Ear:
         await self._connection.fetch("select 1")
         return self.heard
 
-    async def somebody_needs_it(self) -> bool:
-        return bool(await self._connection.fetchval(SOMEBODY, self._channel))
+    async def needed(self) -> bool:
+        return bool(await self._connection.fetchval(NEEDED, self._channel))
 
     def _hear(self, *_: object) -> None:
         self.heard += 1
@@ -63,7 +63,7 @@ class Ear:
 
 @pytest.fixture
 def names() -> Names:
-    """Of tables whose channel nobody else in the database can have."""
+    """Of tables whose channel no other session in the database has."""
     return Names(f"rest_{token_hex(4)}")
 
 
@@ -92,7 +92,9 @@ async def ear(pg18: Database, names: Names) -> AsyncIterator[Ear]:
         await connection.close(timeout=5)
 
 
-async def test_nobody_is_told_when_nobody_listens(new_pg_worker: NewWorker, ear: Ear) -> None:
+async def test_no_notification_is_sent_while_no_worker_listens(
+    new_pg_worker: NewWorker, ear: Ear
+) -> None:
     await new_pg_worker().queries.enqueue("a")
     assert await ear.flush() == 0
 
@@ -117,7 +119,7 @@ async def test_a_listener_is_told_until_it_needs_it_no_more(
     listening.cancel()
     await asyncio.wait([listening])
     await listener.store.close()
-    await eventually(lambda: _nobody(ear))
+    await eventually(lambda: _not_needed(ear))
     await producer.queries.enqueue("a")
     assert await ear.flush() == 3
 
@@ -135,7 +137,7 @@ async def test_an_idle_worker_is_woken_and_a_busy_one_need_not_be(
         told.set()
 
     async with working(worker, dequeue_timeout=HOUR):
-        await eventually(ear.somebody_needs_it)
+        await eventually(ear.needed)
         await ear.listen_for(worker.queue_manager.id)
         await producer.queries.enqueue("a")
         await ends(told.wait())
@@ -153,7 +155,7 @@ async def test_an_idle_worker_is_woken_and_a_busy_one_need_not_be(
 async def test_an_enqueue_that_commits_after_the_worker_went_to_rest_is_found(
     new_pg_worker: NewWorker, ear: Ear, pg18: Database
 ) -> None:
-    """It began while the worker was busy, and so told nobody."""
+    """It began while the worker was busy, so it sent no NOTIFY."""
     worker, producer = new_pg_worker(), new_pg_worker()
     found = asyncio.Event()
 
@@ -168,19 +170,19 @@ async def test_an_enqueue_that_commits_after_the_worker_went_to_rest_is_found(
     connection = await asyncpg.connect(pg18.dsn)
     try:
         async with working(worker, dequeue_timeout=HOUR), asyncio.timeout(PATIENCE):
-            await eventually(ear.somebody_needs_it)
-            while await ear.somebody_needs_it():
+            await eventually(ear.needed)
+            while await ear.needed():
                 await producer.queries.enqueue(["filler"] * 50)
             async with connection.transaction():
                 await producer.queries.on(connection).enqueue("late")
-                await eventually(ear.somebody_needs_it)
+                await eventually(ear.needed)
             await found.wait()
     finally:
         await connection.close(timeout=5)
 
 
-async def _nobody(ear: Ear) -> bool:
-    return not await ear.somebody_needs_it()
+async def _not_needed(ear: Ear) -> bool:
+    return not await ear.needed()
 
 
 async def _held(question: Callable[[], bool]) -> bool:

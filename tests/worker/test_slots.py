@@ -1,4 +1,4 @@
-"""Short jobs are claimed before there is a slot for them; nobody keeps what turns out long."""
+"""Short jobs are claimed before there is a slot for them; long jobs are released."""
 
 from __future__ import annotations
 

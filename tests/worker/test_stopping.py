@@ -201,7 +201,7 @@ async def test_a_handler_that_ignores_its_cancellation_does_not_keep_the_worker(
         [job_id] = await pg_hf.queries.enqueue("deaf")
         await ends(started.wait())
 
-    # Nobody can know what it still does, so its lease is left to run out.
+    # It is unknown what it still does, so its lease is left to expire.
     assert (await the_row(pg_hf, job_id)).status == Status.PICKED
     release.set()
     await ends(ended.wait())

@@ -87,14 +87,14 @@ async def test_a_context_variable_that_cannot_be_compared_is_no_trouble(hf: Hold
 
 
 async def test_jobs_that_wait_all_run_at_once(hf: Holdfast) -> None:
-    everybody, gauge = asyncio.Event(), Gauge()
+    all_started, gauge = asyncio.Event(), Gauge()
 
     @hf.entrypoint("slow")
     async def slow(job: Job) -> None:
         with gauge:
             if gauge.most == 33:
-                everybody.set()
-            await everybody.wait()
+                all_started.set()
+            await all_started.wait()
 
     await hf.queries.enqueue(["slow"] * 33)
     await ends(hf.run(mode="drain", concurrency=40))

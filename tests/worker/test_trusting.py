@@ -215,7 +215,7 @@ async def test_an_outcome_whose_answer_was_lost_is_asked_for_again_and_written_o
 async def test_a_lease_whose_outcome_cannot_be_written_is_given_up(
     pg18: Database, new_pg_worker: NewWorker
 ) -> None:
-    """Renewing it for ever would hide the job: somebody else must be able to take it."""
+    """Renewing it for ever would hide the job: another worker must be able to recover it."""
     other = new_pg_worker()
     ran: list[str] = []
 

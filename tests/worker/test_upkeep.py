@@ -214,14 +214,16 @@ async def test_a_duty_is_one_workers_until_it_expires_or_is_given_up(queue: Hold
     assert await ask(yours)
 
 
-async def test_an_expiry_beyond_any_duty_holds_nobody_off(queue: Holdfast, pg18: Database) -> None:
+async def test_an_expiry_beyond_any_duty_keeps_no_worker_from_it(
+    queue: Holdfast, pg18: Database
+) -> None:
     """The clock was set back while the holder was dying."""
     upkeep = queue.store.upkeep
     await upkeep.hold(UPKEEP, "dead", uuid4(), lasts=24 * HOUR, sent=0.0)
     assert (await upkeep.hold(UPKEEP, "next", uuid4(), lasts=SECOND, sent=0.0)).held
 
 
-async def test_a_sleeper_that_never_polls_is_woken_for_a_job_that_nobody_announced(
+async def test_a_sleeper_that_never_polls_is_woken_for_a_job_without_a_notification(
     queue: Holdfast, pg18: Database
 ) -> None:
     """The holder serves another entrypoint, and looks for all."""

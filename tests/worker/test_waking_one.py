@@ -171,7 +171,7 @@ async def test_a_worker_that_runs_a_suspect_is_not_woken(
 
 
 async def test_a_wake_up_for_all_is_not_passed_on_without_end(fleet: Fleet, pg: Database) -> None:
-    """The worker that runs a suspect hears what it passes on, and nobody else is there."""
+    """The worker that runs a suspect hears what it passes on, and no other worker is there."""
     fleet.release.clear()
     async with Holdfast.connect(pg.dsn) as aside:
         aside.entrypoint("suspect")(fleet.handler(0))

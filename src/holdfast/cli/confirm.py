@@ -15,7 +15,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def confirm(question: str) -> None:
-    """Return when the answer is yes; raise when it is no or nobody answers."""
+    """Return when the answer is yes; raise when it is no or there is none."""
     # Typer's own prompt writes to standard output, which may be a pipe that expects JSON.
     typer.echo(f"{clean(question)} [y/N] ", err=True, nl=False)
     answer = sys.stdin.readline()

@@ -44,7 +44,7 @@ class Plan:
     settings: WorkerSettings
     mode: QueueExecutionMode
     counted: bool
-    """Whether anybody may ask for metrics."""
+    """Whether every client may read the metrics."""
     asked: Options
     """The database, as far as the command line names it."""
     uvloop: bool = True

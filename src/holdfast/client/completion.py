@@ -26,9 +26,9 @@ _SLOWER = 1.5
 class CompletionWatcher:
     """`await watcher.wait_for(job_id)` returns the status that the job ended with.
 
-    The end of a job notifies nobody, because every job would pay for it: the watcher asks for all
-    its jobs in one statement, after `debounce` first and then less and less often, up to every
-    `refresh_interval`. A held job ends the wait with `failed`, because nobody knows when a person
+    The end of a job sends no notification, because every job would pay for it. The watcher asks for
+    all its jobs in one statement, after `debounce` first and then less and less often, up to every
+    `refresh_interval`. A held job ends the wait with `failed`, because it is unknown when a person
     will look at it; held=False waits for what becomes of it.
 
     Leaving the block waits for the rest; an exception in the block cancels them instead.

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast")
 
 ENDS = frozenset((*FINAL, Status.FAILED))
-"""A held job ends a wait: nobody knows when a person will look at it."""
+"""A held job ends a wait, because it is unknown when a person will look at it."""
 
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
-"""Between two looks at jobs whose end nobody announces."""
+"""Seconds between two reads of jobs whose end is not notified."""
 
 _SLOWER = 1.5
 _IDLE_SECONDS = 10.0
-"""For how long the connection that listens stays open when nobody waits."""
+"""Seconds for which the listening connection stays open while no caller waits."""
 
 _AGAIN_SECONDS = 1.0
 """Before a connection that broke is opened again."""
@@ -116,7 +116,7 @@ class Waiting:
             self._wake.set()
 
     async def _look(self) -> None:
-        """Run until nobody has waited for a while."""
+        """Run until no caller has waited for a while."""
         pause, idle_since = _FIRST_PAUSE_SECONDS, monotonic()
         while self._futures or monotonic() - idle_since < _IDLE_SECONDS:
             self._wake.clear()

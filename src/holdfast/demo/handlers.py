@@ -52,7 +52,7 @@ def register(hf: Holdfast) -> None:
     hf.entrypoint(LATER)(fast)
     hf.entrypoint(UNIQUE)(unique)
     hf.entrypoint(POISON, on_failure="hold")(poison)
-    # "all": a tick that nobody was alive to take is taken later, so every second has its job.
+    # "all": a tick that no worker was alive to fire is fired later, so every second has its job.
     hf.schedule(TICK, "* * * * * *", misfire="all")(tick)
 
 

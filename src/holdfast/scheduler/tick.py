@@ -117,7 +117,7 @@ async def tick(store: Store, names: Sequence[str], *, bites: int = _MOST_BITES) 
 def until_next(schedules: Iterable[Schedule], ticked: datetime, now: datetime) -> timedelta:
     """Return the time until the next tick, where all that was due at `ticked` has been tried."""
     waits = [
-        # Nobody can say when the locked row of a tick is free.
+        # It is unknown when the locked row of a tick will be free.
         MOMENT if schedule.next_run <= ticked else schedule.next_run - now
         for schedule in schedules
     ]

@@ -196,7 +196,7 @@ class Supervisor:
         loop.call_later(left + _KILL_SECONDS, self._kill)
 
     def _quit(self) -> None:
-        """At once, as one process would: nobody is asked, and nobody is replaced."""
+        """Stop at once, as one process would: no worker drains, and none is replaced."""
         self._level = FAST
         self._stopping.set()
         self._keeper.stop()

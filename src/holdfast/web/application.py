@@ -42,7 +42,7 @@ from holdfast.web.site import Site
 from holdfast.web.visit import Address, Page
 
 PUBLIC = ("/login", "/static/")
-"""Paths that nobody has to sign in for."""
+"""Paths that need no sign-in."""
 _FREE = ("/login", "/logout")
 """What a viewer may send as well."""
 
@@ -314,7 +314,7 @@ def safe_path(path: str) -> str:
 
 def _who(request: Request) -> Identity:
     who = request.scope["holdfast.who"]
-    assert isinstance(who, Identity)  # noqa: S101 - the gate let nobody else through
+    assert isinstance(who, Identity)  # noqa: S101 - the gate lets no other request through
     return who
 
 

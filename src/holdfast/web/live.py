@@ -1,4 +1,4 @@
-"""The live stream: one poller a process reads for everybody, and sends what has changed."""
+"""The live stream: one poller a process reads for all pages, and sends what has changed."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Shown:
 
 
 class Redaction:
-    """Which fields nobody sees, and what a viewer sees."""
+    """Which fields are hidden from every role, and what a viewer sees."""
 
     def __init__(self, fields: Iterable[str] = (), *, viewers_see_values: bool = False) -> None:
         names = {*FIELDS, *fields}

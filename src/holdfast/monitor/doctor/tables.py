@@ -141,7 +141,7 @@ def _late(table: Table) -> bool:
 
 
 def judge_log(log: Log) -> Iterator[Finding]:
-    """Its size, how long rows are kept, and whether anybody deletes those whose time is over."""
+    """Its size, how long rows are kept, and whether expired ones are deleted."""
     kept = (log.retention.succeeded, log.retention.others)
     if None in kept and log.bytes > _LARGE_KEPT_LOG:
         yield warning(

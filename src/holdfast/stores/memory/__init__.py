@@ -466,10 +466,10 @@ class MemoryStore:
         return []
 
     async def notify_inserts(self, *, wanted: bool) -> None:
-        """Nobody else can insert here."""
+        """No other program can insert here."""
 
     async def functions(self, *, wanted: bool) -> None:
-        """Nobody speaks SQL here."""
+        """There is no SQL here."""
 
     async def notifies_inserts(self) -> bool:
         return False

@@ -96,7 +96,7 @@ class MemoryJobTransaction:
         return any(self._state.allows(transition, row, asked) for row in rows)
 
     async def commit(self) -> None:
-        # No call awaits, so nobody comes between the judgement above and this.
+        # No call awaits, so nothing runs between the check above and this.
         await self._transaction.commit()
         if self._ending is not None:
             await self._leases.change(*self._ending)
@@ -245,7 +245,7 @@ class MemoryLeases:
         }
 
     async def locked(self, held: Sequence[LeaseKey]) -> set[LeaseKey]:
-        """A change is over before anybody else can come."""
+        """A change is over before any other call can begin."""
         return set()
 
     async def recall(self) -> None:

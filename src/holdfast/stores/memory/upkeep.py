@@ -49,7 +49,7 @@ class MemoryUpkeep:
         return Duty(token, held=True, workers=1, now=self._state.now(), sent=sent)
 
     async def release(self, duty: str, token: UUID) -> None:
-        """Nobody waits for the duty."""
+        """No other worker can wait for the duty."""
 
     async def look(self, grace: timedelta) -> DueJobs:
         """Every worker looks by itself."""

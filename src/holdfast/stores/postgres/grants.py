@@ -1,7 +1,7 @@
 """Roles with least privilege: the privileges of each role on each table, as GRANT statements.
 
 Privileges end at columns. A producer cannot read a payload, a worker cannot write who cancelled a
-job, an operator cannot forge a claim, and nobody but the pruner can take a row out of the log.
+job, an operator cannot forge a claim, and only the pruner can take a row out of the log.
 Privileges cannot restrict the values that an operator writes into the log, so a policy of the log
 does.
 """

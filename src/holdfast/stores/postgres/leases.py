@@ -466,7 +466,7 @@ class PostgresLeases:
             "leases": [lane.rule.lease for lane, _ in shares],
             "shortest": min(lane.rule.lease for lane, _ in shares),
         }
-        # Until the reply is here and committed, nobody knows whether the claim happened.
+        # Until the reply is here and committed, it is unknown whether the claim happened.
         self._doubtful.append(token)
         if claim is not _CLAIM:
             values["max_recoveries"] = [lane.rule.max_recoveries for lane, _ in shares]

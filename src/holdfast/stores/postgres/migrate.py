@@ -236,7 +236,7 @@ async def _create_all(tx: Driver, names: Names) -> list[str]:
 
 
 async def _widen_ledger(tx: Driver, names: Names) -> None:
-    """Only where it is needed: the statement locks everybody out even if there is nothing to do."""
+    """Only where it is needed: the statement locks the table even if there is nothing to do."""
     [[there]] = await tx.fetch(
         "select exists (select from pg_attribute where attrelid = to_regclass($1)"
         " and attname = 'compatible')",

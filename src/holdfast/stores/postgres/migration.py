@@ -67,7 +67,7 @@ class Migration:
         return self.template.format(**binding.relations, **binding.functions)
 
     def sql_for_new_tables(self, names: Names) -> str:
-        """The same for tables that nobody uses, in the transaction that creates them."""
+        """The same for tables that are not in use yet, in the transaction that creates them."""
         sql = self.sql(names)
         return _CONCURRENTLY.sub("", sql) if self.way is Way.CONCURRENTLY else sql
 

@@ -33,7 +33,7 @@ async def load(visit: Visit) -> dict[str, Any]:
 
 
 def overdue(found: list[Schedule], now: datetime) -> list[Schedule]:
-    """Those whose time has come although nobody has run them."""
+    """Those whose time has come and that no worker has run."""
     return [each for each in found if not each.paused and now - each.next_run > _GRACE]
 
 

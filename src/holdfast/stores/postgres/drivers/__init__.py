@@ -51,7 +51,7 @@ def connect(
 
 
 def _load(library: str) -> OpenConnection:
-    # On demand, because nobody needs both client libraries.
+    # On demand, because no program needs both client libraries.
     if library == "asyncpg":
         from holdfast.stores.postgres.drivers.asyncpg import open_connection as open_asyncpg
 

@@ -102,7 +102,7 @@ class Driver(Protocol):
     ) -> None:
         """Call on_ready once LISTEN is in force, then on_notify(payload), until cancelled.
 
-        `own` is a second channel, on which nobody else listens.
+        `own` is a second channel, on which no other listener is.
         """
         ...
 
@@ -241,7 +241,7 @@ class BaseDriver(ABC):
             lifted(loan.connection, SCRIPT_TIMEOUT_SECONDS),
         ):
             work = loan.connection.script(sql, SCRIPT_TIMEOUT_SECONDS)
-            # Behind a pooler nobody knows which of the server's processes it is.
+            # Behind a pooler it is unknown which process of the server it is.
             overseer = None if self._pooler.seen else self._overseeing()
             await (work if overseer is None else overseer.over(loan.connection, work))
 

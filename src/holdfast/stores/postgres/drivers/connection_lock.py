@@ -44,7 +44,7 @@ class AsyncConnectionLock:
 
     def __init__(self) -> None:
         self.free = 1
-        """Places that the next users take at once. While there is one, nobody waits."""
+        """Places that the next users take at once. While there is one, no caller waits."""
         self.waiting: deque[asyncio.Future[None]] = deque()
         self._answered = -math.inf
 

@@ -251,11 +251,11 @@ class PsycopgConnection:
         if capabilities.has_cancel_safe() or status != TransactionStatus.ACTIVE:
             task.cancel()
             return
-        # libpq before 17 asks by blocking the whole process, for ever when nobody answers.
+        # libpq before 17 asks by blocking the whole process, for ever when there is no answer.
         self.drop()
 
     async def _abandon(self, task: asyncio.Task[Any], patience: float) -> None:
-        # Nobody will ask for its result, and asyncio complains of errors that nobody has seen.
+        # Its result is never read, and asyncio complains of errors that are never read.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             await asyncio.wait({task}, timeout=patience)

@@ -1,5 +1,5 @@
 -- role: worker
--- Records that a worker is alive, and returns whether nobody does the upkeep. Index: primary key.
+-- Records that a worker is alive, and returns whether no worker does the upkeep. Index: primary key.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now,
            set_config('synchronous_commit', 'off', true)

@@ -1,5 +1,5 @@
 -- role: worker
--- Turns due ticks into jobs and moves the schedule on, if nobody else did.
+-- Turns due ticks into jobs and moves the schedule on, unless another scheduler did.
 -- Promise: one job a tick whatever the number of schedulers, because the tick is taken by changing
 -- next_run from the value it was computed from. Index: primary keys, ready, dedupe key.
 with clock as materialized (

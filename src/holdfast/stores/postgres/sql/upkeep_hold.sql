@@ -1,7 +1,7 @@
 -- role: worker
--- Takes a duty that nobody has, or keeps it. Also counts the workers that are alive.
+-- Takes a duty that no worker has, or keeps it. Also counts the workers that are alive.
 -- Promise: one of several that ask at once gets it. A row that another session has locked is not
--- waited for. An expiry far ahead was written before the clock was set back, and holds nobody off.
+-- waited for. An expiry far ahead was written before the clock was set back, and keeps no worker from it.
 -- Index: primary key; the table has a row for each duty.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now,

@@ -1,6 +1,6 @@
 -- role: worker
 -- Wakes one more sleeping worker of these entrypoints, chosen at random, or all where none is listed.
--- Promise: nobody is notified when nobody needs it. Index: none; the table has a row for each worker.
+-- Promise: no NOTIFY is sent when no worker needs it. Index: none; the table has a row for each worker.
 select pg_notify(coalesce((
     select {own_channel}
     from (

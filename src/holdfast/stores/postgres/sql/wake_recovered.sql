@@ -1,4 +1,4 @@
 -- role: worker
 -- Notifies every listener that jobs wait which a worker died with. Index: none.
--- Promise: nobody is notified when nobody needs it.
+-- Promise: no NOTIFY is sent when no worker needs it.
 select pg_notify(:channel::text, 'recovered') where {needed}

@@ -175,7 +175,7 @@ class TableLeases:
         return jobs
 
     async def _take(self, statement: str, token: UUID, limit: int, worker: str) -> list[Job]:
-        # Until the reply is here, nobody knows whether the claim happened.
+        # Until the reply is here, it is unknown whether the claim happened.
         self._doubtful.append(token)
         found = await self._run(statement, limit=limit, worker=worker, token=token)
         return [self._job(row, token, worker) for row in found]

@@ -128,7 +128,7 @@ class TableWords:
 
     @property
     def _max_recoveries(self) -> int:
-        """A first death happens in company and convicts nobody, so a cap of 1 means 2."""
+        """A first death happens beside other rows and proves nothing, so a cap of 1 means 2."""
         return max(self._queue.max_recoveries, LEAST_RECOVERIES_CAP)
 
     @property

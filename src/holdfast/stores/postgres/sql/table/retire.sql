@@ -1,4 +1,4 @@
--- Retires rows that nobody may claim any more, such as after max_attempts was lowered by hand.
+-- Retires rows that may not be claimed any more, such as after max_attempts was lowered by hand.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now
 ),
