@@ -16,7 +16,7 @@ from holdfast.stores.postgres.binding import Binding
 from holdfast.stores.postgres.drivers import connect
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver, AsyncpgPoolDriver
 from holdfast.stores.postgres.drivers.psycopg import PsycopgDriver, SyncPsycopgDriver
-from holdfast.stores.postgres.grants import Role
+from holdfast.stores.postgres.grants import DatabaseRole
 from holdfast.stores.postgres.store import PostgresStore
 from tests import servers
 from tests.security.roles import granted
@@ -78,7 +78,7 @@ class Backends:
         self._shared = shared
         self._stack = stack
         self._open: dict[str, Tables] = {}
-        self._users: dict[str, dict[Role, Tables]] = {}
+        self._users: dict[str, dict[DatabaseRole, Tables]] = {}
 
     async def emptied(self, name: str) -> Tables:
         """The tables of a backend without a single row in them."""
@@ -113,11 +113,12 @@ class Backends:
         if kind == ROLES:
             roles = self._stack.enter_context(granted(database, tables.names, installed=True))
             self._users[name] = {
-                role: replace(tables, driver=await self._connect(roles, role)) for role in Role
+                role: replace(tables, driver=await self._connect(roles, role))
+                for role in DatabaseRole
             }
         return tables
 
-    async def _connect(self, roles: Roles, role: Role) -> Driver:
+    async def _connect(self, roles: Roles, role: DatabaseRole) -> Driver:
         driver = connect(roles.dsn(role, search_path=False))
         self._stack.push_async_callback(driver.close)
         return driver

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Holdfast, Status
 from holdfast.models import ClaimRule
-from holdfast.stores.postgres.grants import Role
+from holdfast.stores.postgres.grants import DatabaseRole
 from tests.security.roles import granted
 
 if TYPE_CHECKING:
@@ -176,12 +176,12 @@ async def test_the_callers_privileges_decide(pg18: Database) -> None:
     async with Holdfast.connect(pg18.dsn) as hf:
         await hf.install(functions=True)
         with granted(pg18, hf.names, installed=True) as roles:
-            producer = await asyncpg.connect(roles.dsn(Role.PRODUCER))
+            producer = await asyncpg.connect(roles.dsn(DatabaseRole.PRODUCER))
             job_id = await producer.fetchval("select holdfast_enqueue('ship')")
             assert await producer.fetchval("select holdfast_status($1)", job_id) == "queued"
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await producer.execute("select holdfast_cancel($1)", job_id)
             await producer.close()
-            operator = await asyncpg.connect(roles.dsn(Role.OPERATOR))
+            operator = await asyncpg.connect(roles.dsn(DatabaseRole.OPERATOR))
             assert await operator.fetchval("select holdfast_cancel($1)", job_id) is True
             await operator.close()

@@ -14,7 +14,7 @@ from holdfast.settings import Names
 from holdfast.stores.postgres import vacuum
 from holdfast.stores.postgres.drivers import connect
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
-from holdfast.stores.postgres.grants import Role
+from holdfast.stores.postgres.grants import DatabaseRole
 from holdfast.stores.postgres.render import statements
 from holdfast.stores.postgres.runner import Runner
 from holdfast.stores.postgres.vacuum import Vacuum
@@ -175,7 +175,7 @@ async def test_who_may_not_vacuum_leaves_it_to_the_server(pg: Database) -> None:
     with granted(pg) as roles:
         async with tables.session(pg.dsn) as owner:
             await leave_dead(owner, MANY)
-            async with dedicated(roles.dsn(Role.WORKER)) as runner:
+            async with dedicated(roles.dsn(DatabaseRole.WORKER)) as runner:
                 assert not await Vacuum(Names()).run(runner)
             assert await vacuums(owner) == 0
 
@@ -184,9 +184,9 @@ async def test_from_version_17_on_a_worker_can_be_allowed_to(pg18: Database) -> 
     with granted(pg18) as roles:
         async with tables.session(pg18.dsn) as owner:
             await leave_dead(owner, MANY)
-            name = roles.names.all()[Role.WORKER]
+            name = roles.names.all()[DatabaseRole.WORKER]
             await owner.execute(f'grant maintain on holdfast, holdfast_leases to "{name}"')
-            async with dedicated(roles.dsn(Role.WORKER)) as runner:
+            async with dedicated(roles.dsn(DatabaseRole.WORKER)) as runner:
                 assert await Vacuum(Names()).run(runner)
             assert await vacuums(owner) == 1
 

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 
 from holdfast.settings import Names
-from holdfast.stores.postgres.grants import Role, RoleNames, grants_sql
+from holdfast.stores.postgres.grants import DatabaseRole, RoleNames, grants_sql
 from holdfast.stores.postgres.migrate import install_sql
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ class Roles:
     database: Database
     names: RoleNames
 
-    def dsn(self, role: Role, *, search_path: bool = True) -> str:
+    def dsn(self, role: DatabaseRole, *, search_path: bool = True) -> str:
         dsn = self.database.dsn if search_path else self.database.server_dsn
         return dsn.replace("postgres@", f"{_login(self.names, role)}@", 1)
 
     @contextmanager
-    def connection(self, role: Role) -> Iterator[psycopg.Connection[Any]]:
+    def connection(self, role: DatabaseRole) -> Iterator[psycopg.Connection[Any]]:
         # Tests prepare statements themselves.
         dsn = self.dsn(role)
         with psycopg.connect(dsn, autocommit=True, prepare_threshold=None) as connection:
@@ -43,7 +43,7 @@ class Roles:
             yield connection
 
 
-def _login(names: RoleNames, role: Role) -> str:
+def _login(names: RoleNames, role: DatabaseRole) -> str:
     return f"{names.all()[role]}_user"
 
 
@@ -53,7 +53,7 @@ def granted(
 ) -> Iterator[Roles]:
     """Tables of the owner's, and a user for each role. Roles belong to the whole server."""
     of_tables = names or Names()
-    roles = RoleNames(**{role: f"{database.schema}_{role}" for role in Role})
+    roles = RoleNames(**{role: f"{database.schema}_{role}" for role in DatabaseRole})
     with psycopg.connect(database.dsn, autocommit=True) as owner:
         if not installed:
             owner.execute(install_sql(of_tables).encode())
@@ -64,7 +64,7 @@ def granted(
     try:
         yield Roles(database, roles)
     finally:
-        drop(database, *[_login(roles, role) for role in Role], *roles.all().values())
+        drop(database, *[_login(roles, role) for role in DatabaseRole], *roles.all().values())
 
 
 def drop(database: Database, *names: str) -> None:

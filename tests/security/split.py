@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.stores.postgres.grants import Role
+from holdfast.stores.postgres.grants import DatabaseRole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,8 +28,8 @@ class RolesStore:
 
     dedicated = False
 
-    def __init__(self, users: Mapping[Role, PostgresStore]) -> None:
-        producer, worker, operator, pruner, reader = (users[role] for role in Role)
+    def __init__(self, users: Mapping[DatabaseRole, PostgresStore]) -> None:
+        producer, worker, operator, pruner, reader = (users[role] for role in DatabaseRole)
         self._as_worker = worker
         self.leases: Any = worker.leases
         self.wakeups: Any = worker.wakeups

@@ -23,7 +23,7 @@ from holdfast import (
 )
 from holdfast.monitor import snapshot as dashboard_snapshot
 from holdfast.settings import Names
-from holdfast.stores.postgres.grants import Role, grants_sql
+from holdfast.stores.postgres.grants import DatabaseRole, grants_sql
 from holdfast.web import app
 from tests import servers
 from tests.cli.command_line import Done, inside
@@ -68,8 +68,8 @@ def past(pg_servers: SharedServers) -> Iterator[Roles]:
 
 async def _live(roles: Roles) -> None:
     async with (
-        Holdfast.connect(roles.dsn(Role.PRODUCER)) as producer,
-        Holdfast.connect(roles.dsn(Role.WORKER)) as worker,
+        Holdfast.connect(roles.dsn(DatabaseRole.PRODUCER)) as producer,
+        Holdfast.connect(roles.dsn(DatabaseRole.WORKER)) as worker,
     ):
         _register(worker)
         await producer.queries.enqueue(["flaky", "held", "held"], [b"a", b"secret cargo", b"c"])
@@ -91,20 +91,20 @@ def _register(hf: Holdfast) -> None:
     async def nightly(schedule: Schedule) -> None: ...
 
 
-def _as(roles: Roles, role: Role, *arguments: str) -> Done:
+def _as(roles: Roles, role: DatabaseRole, *arguments: str) -> Done:
     return inside(*arguments, "--dsn", roles.dsn(role))
 
 
 def test_readers_and_operators_see_everything(past: Roles) -> None:
-    for role in (Role.READER, Role.OPERATOR):
+    for role in (DatabaseRole.READER, DatabaseRole.OPERATOR):
         for arguments in LOOKS:
             done = _as(past, role, *arguments)
             assert (done.code, done.err) == (0, ""), (role, arguments, done)
-    assert [job["id"] for job in _as(past, Role.READER, "failed", "--json").json] == [3, 2]
+    assert [job["id"] for job in _as(past, DatabaseRole.READER, "failed", "--json").json] == [3, 2]
 
 
 async def test_a_reader_collects_what_the_dashboard_shows(past: Roles) -> None:
-    async with Holdfast.connect(past.dsn(Role.READER)) as hf:
+    async with Holdfast.connect(past.dsn(DatabaseRole.READER)) as hf:
         snapshot = await dashboard_snapshot.collect(hf)
     held = next(row for row in snapshot.entrypoints if row.name == "held")
     assert held.failed == 2
@@ -112,7 +112,7 @@ async def test_a_reader_collects_what_the_dashboard_shows(past: Roles) -> None:
 
 
 async def test_a_reader_opens_every_page(past: Roles) -> None:
-    async with Holdfast.connect(past.dsn(Role.READER)) as hf:
+    async with Holdfast.connect(past.dsn(DatabaseRole.READER)) as hf:
         web = app(hf, auth=WEB_TOKEN)
         transport = httpx.ASGITransport(app=web)
         async with httpx.AsyncClient(transport=transport, base_url="http://queue.test") as client:
@@ -125,7 +125,7 @@ async def test_a_reader_opens_every_page(past: Roles) -> None:
 
 
 def test_statistics_inside_a_readers_transaction_leave_it_usable(past: Roles) -> None:
-    with psycopg.connect(past.dsn(Role.READER)) as connection, connection.transaction():
+    with psycopg.connect(past.dsn(DatabaseRole.READER)) as connection, connection.transaction():
         queries = sync_queries(SyncPsycopgDriver(connection))
         queries.log_statistics()
         assert queries.list_failed_jobs()
@@ -134,19 +134,19 @@ def test_statistics_inside_a_readers_transaction_leave_it_usable(past: Roles) ->
 def test_a_reader_sees_payloads_only_where_that_was_granted(roles18: Roles) -> None:
     asyncio.run(_live(roles18))
     for command in (("show", "2"), ("failed",), ("show", "2", "--json")):
-        done = _as(roles18, Role.READER, *command)
+        done = _as(roles18, DatabaseRole.READER, *command)
         assert (done.code, done.err) == (0, "")
         assert "secret cargo" not in done.out
-    shown = _as(roles18, Role.READER, "show", "2")
+    shown = _as(roles18, DatabaseRole.READER, "show", "2")
     assert "not shown: this user may not read payloads" in shown.out
-    assert _as(roles18, Role.READER, "show", "2", "--json").json["payload_hidden"]
-    assert "secret cargo" in _as(roles18, Role.OPERATOR, "show", "2").out
+    assert _as(roles18, DatabaseRole.READER, "show", "2", "--json").json["payload_hidden"]
+    assert "secret cargo" in _as(roles18, DatabaseRole.OPERATOR, "show", "2").out
 
     options = [f"--{role}={name}" for role, name in roles18.names.all().items()]
     script = inside("sql", "grants", "--reader-sees-payloads", *options).out
     with roles18.owner() as owner:
         owner.execute(script.encode())
-    assert "secret cargo" in _as(roles18, Role.READER, "show", "2").out
+    assert "secret cargo" in _as(roles18, DatabaseRole.READER, "show", "2").out
 
 
 def test_an_operator_acts(lived: Roles) -> None:
@@ -167,9 +167,9 @@ def test_an_operator_acts(lived: Roles) -> None:
         ("breaker", "close", "mail"),
     )
     for arguments in acts:
-        done = _as(lived, Role.OPERATOR, *arguments)
+        done = _as(lived, DatabaseRole.OPERATOR, *arguments)
         assert (done.code, done.err) == (0, ""), (arguments, done)
-    done = _as(lived, Role.OPERATOR, "enqueue", "flaky", "x")
+    done = _as(lived, DatabaseRole.OPERATOR, "enqueue", "flaky", "x")
     assert (done.code, "no live worker serves 'flaky'" in done.err) == (0, True), done
 
 
@@ -178,55 +178,57 @@ def test_a_pruner_prunes(lived: Roles) -> None:
     deadline = time.monotonic() + 200
     left = 1
     while left and time.monotonic() < deadline:
-        done = _as(lived, Role.PRUNER, "prune", "--older-than", "0s", "--yes", "--json")
+        done = _as(lived, DatabaseRole.PRUNER, "prune", "--older-than", "0s", "--yes", "--json")
         assert (done.code, done.err) == (0, ""), done
         left = done.json["left"]
-        assert len(_as(lived, Role.READER, "log", "--json").json) == left
+        assert len(_as(lived, DatabaseRole.READER, "log", "--json").json) == left
     assert left == 0
 
 
 def test_a_producer_enqueues_and_asks_what_became_of_it(lived: Roles) -> None:
-    done = _as(lived, Role.PRODUCER, "enqueue", "flaky", "x", "--dedupe-key", "k")
+    done = _as(lived, DatabaseRole.PRODUCER, "enqueue", "flaky", "x", "--dedupe-key", "k")
     assert (done.code, done.err) == (0, ""), done
-    _as(lived, Role.PRODUCER, "enqueue", "flaky", "x", "--dedupe-key", "k").complains(1, "'k'")
+    _as(lived, DatabaseRole.PRODUCER, "enqueue", "flaky", "x", "--dedupe-key", "k").complains(
+        1, "'k'"
+    )
 
 
 @pytest.mark.parametrize(
     ("role", "arguments", "needed"),
     [
-        (Role.READER, ("enqueue", "flaky", "x"), "producer"),
-        (Role.PRUNER, ("enqueue", "flaky", "x"), "producer"),
-        (Role.READER, ("requeue", "2"), "operator"),
-        (Role.READER, ("move", "2", "--to", "quarantine"), "operator"),
-        (Role.WORKER, ("move", "2", "--to", "quarantine"), "operator"),
-        (Role.READER, ("cancel", "2", "--yes"), "operator"),
-        (Role.READER, ("delete", "2", "--yes"), "operator"),
-        (Role.READER, ("edit", "2", "x", "--yes"), "operator"),
-        (Role.READER, ("schedules", "pause", "nightly"), "operator"),
-        (Role.READER, ("schedules", "remove", "nightly", "--yes"), "operator"),
-        (Role.READER, ("breaker", "open", "mail"), "operator"),
-        (Role.OPERATOR, ("prune", "--older-than", "0s", "--yes"), "pruner"),
-        (Role.WORKER, ("prune", "--older-than", "0s", "--yes"), "pruner"),
-        (Role.WORKER, ("edit", "2", "x", "--yes"), "operator"),
-        (Role.WORKER, ("schedules", "pause", "nightly"), "operator"),
-        (Role.PRODUCER, ("failed",), "reader"),
-        (Role.PRODUCER, ("cancel", "2", "--yes"), "operator"),
-        (Role.PRODUCER, ("log",), "reader"),
+        (DatabaseRole.READER, ("enqueue", "flaky", "x"), "producer"),
+        (DatabaseRole.PRUNER, ("enqueue", "flaky", "x"), "producer"),
+        (DatabaseRole.READER, ("requeue", "2"), "operator"),
+        (DatabaseRole.READER, ("move", "2", "--to", "quarantine"), "operator"),
+        (DatabaseRole.WORKER, ("move", "2", "--to", "quarantine"), "operator"),
+        (DatabaseRole.READER, ("cancel", "2", "--yes"), "operator"),
+        (DatabaseRole.READER, ("delete", "2", "--yes"), "operator"),
+        (DatabaseRole.READER, ("edit", "2", "x", "--yes"), "operator"),
+        (DatabaseRole.READER, ("schedules", "pause", "nightly"), "operator"),
+        (DatabaseRole.READER, ("schedules", "remove", "nightly", "--yes"), "operator"),
+        (DatabaseRole.READER, ("breaker", "open", "mail"), "operator"),
+        (DatabaseRole.OPERATOR, ("prune", "--older-than", "0s", "--yes"), "pruner"),
+        (DatabaseRole.WORKER, ("prune", "--older-than", "0s", "--yes"), "pruner"),
+        (DatabaseRole.WORKER, ("edit", "2", "x", "--yes"), "operator"),
+        (DatabaseRole.WORKER, ("schedules", "pause", "nightly"), "operator"),
+        (DatabaseRole.PRODUCER, ("failed",), "reader"),
+        (DatabaseRole.PRODUCER, ("cancel", "2", "--yes"), "operator"),
+        (DatabaseRole.PRODUCER, ("log",), "reader"),
     ],
 )
 def test_what_a_role_may_not_do_is_refused_with_the_way_out(
-    past: Roles, role: Role, arguments: tuple[str, ...], needed: str
+    past: Roles, role: DatabaseRole, arguments: tuple[str, ...], needed: str
 ) -> None:
-    before = _as(past, Role.READER, "log", "--json").json
+    before = _as(past, DatabaseRole.READER, "log", "--json").json
     done = _as(past, role, *arguments)
     done.complains(1, "permission denied for table holdfast", "`holdfast sql grants`")
     assert f"the privileges of the {needed}" in done.err
-    assert _as(past, Role.READER, "log", "--json").json == before
+    assert _as(past, DatabaseRole.READER, "log", "--json").json == before
 
 
-@pytest.mark.parametrize("role", [role for role in Role if role is not Role.WORKER])
+@pytest.mark.parametrize("role", [role for role in DatabaseRole if role is not DatabaseRole.WORKER])
 async def test_a_worker_without_the_privileges_of_one_ends_and_says_so(
-    roles18: Roles, role: Role
+    roles18: Roles, role: DatabaseRole
 ) -> None:
     async with Holdfast.connect(roles18.dsn(role)) as hf:
 
@@ -245,7 +247,7 @@ async def test_a_worker_serves_a_table_of_the_users_own(roles18: Roles) -> None:
             "insert into email_snoozes (user_email, message_id, remind_at)"
             " values ('ann', 'm', now() - interval '1s')"
         )
-    async with Holdfast.connect(roles18.dsn(Role.WORKER)) as hf:
+    async with Holdfast.connect(roles18.dsn(DatabaseRole.WORKER)) as hf:
         seen: list[Any] = []
 
         @hf.table(queue)
@@ -258,6 +260,6 @@ async def test_a_worker_serves_a_table_of_the_users_own(roles18: Roles) -> None:
             owner.execute(grants_sql(Names(), roles18.names, [queue]).encode())
         await ends(hf.run(mode="drain"))
     assert seen == ["ann"]
-    for role in (Role.READER, Role.OPERATOR):
+    for role in (DatabaseRole.READER, DatabaseRole.OPERATOR):
         done = await asyncio.to_thread(_as, roles18, role, "table", "inspect", "email_snoozes")
         assert (done.code, done.err) == (0, ""), done

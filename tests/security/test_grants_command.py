@@ -10,7 +10,7 @@ from psycopg.sql import SQL, Identifier
 
 from holdfast.errors import InvalidInput
 from holdfast.settings import Names
-from holdfast.stores.postgres.grants import Role, RoleNames, grants_sql
+from holdfast.stores.postgres.grants import DatabaseRole, RoleNames, grants_sql
 from holdfast.stores.postgres.migrate import install_sql
 from tests.cli.command_line import holdfast, inside
 from tests.security.roles import drop
@@ -75,7 +75,7 @@ def test_what_was_given_by_hand_is_taken_away(roles18: Roles) -> None:
 
 
 def test_only_the_owner_can_apply_it(roles18: Roles) -> None:
-    for role in Role:
+    for role in DatabaseRole:
         dsn = roles18.dsn(role)
         inside("sql", "grants", "--apply", *_options(roles18), "--dsn", dsn).complains(
             1, "permission denied", "owner of the tables"
@@ -97,10 +97,10 @@ def bare(pg18: Database) -> Database:
 def test_a_role_may_have_any_name_that_postgresql_takes(bare: Database, name: str) -> None:
     worker = f"{name.encode()[: 60 - len(bare.schema)].decode(errors='ignore')}{bare.schema}"
     names = Names("jobs", bare.schema)
-    others: dict[Role, str | None] = {
-        role: f"{bare.schema}_{role}" for role in Role if role is not Role.WORKER
+    others: dict[DatabaseRole, str | None] = {
+        role: f"{bare.schema}_{role}" for role in DatabaseRole if role is not DatabaseRole.WORKER
     }
-    roles = RoleNames.of(names, {**others, Role.WORKER: worker})
+    roles = RoleNames.of(names, {**others, DatabaseRole.WORKER: worker})
     script = grants_sql(names, roles)
     try:
         with psycopg.connect(bare.server_dsn, autocommit=True) as owner:
@@ -120,12 +120,12 @@ def test_a_role_may_have_any_name_that_postgresql_takes(bare: Database, name: st
 )
 def test_a_name_that_would_be_another_role_is_refused(name: str) -> None:
     with pytest.raises(InvalidInput, match="worker"):
-        RoleNames.of(Names(), {Role.WORKER: name})
+        RoleNames.of(Names(), {DatabaseRole.WORKER: name})
 
 
 def test_the_names_follow_the_prefix_and_one_role_may_be_all() -> None:
     assert RoleNames.of(Names("jobs"), {}).worker == "jobs_worker"
-    every = {role: "app" for role in Role}
+    every = {role: "app" for role in DatabaseRole}
     script = grants_sql(Names(), RoleNames.of(Names(), every))
     assert '"holdfast_worker"' not in script
     assert 'from "app";' in script
@@ -140,7 +140,7 @@ def test_options_of_the_grants_are_refused_elsewhere() -> None:
 
 
 def test_an_install_for_tables_alone_needs_none_of_ours(pg18: Database) -> None:
-    names = RoleNames(**{role: f"{pg18.schema}_{role}" for role in Role})
+    names = RoleNames(**{role: f"{pg18.schema}_{role}" for role in DatabaseRole})
     options = [f"--{role}={name}" for role, name in names.all().items()]
     with psycopg.connect(pg18.dsn, autocommit=True) as owner:
         owner.execute("create table email_snoozes (id bigint)")
@@ -170,13 +170,13 @@ def owner(pg18: Database) -> Iterator[str]:
     drop(pg18, name)
 
 
-@pytest.mark.parametrize("part", Role)
+@pytest.mark.parametrize("part", DatabaseRole)
 def test_an_owner_is_refused_before_it_loses_anything(
-    pg18: Database, owner: str, part: Role
+    pg18: Database, owner: str, part: DatabaseRole
 ) -> None:
     dsn = pg18.dsn.replace("postgres@", f"{owner}@", 1)
     assert inside("install", "--dsn", dsn).code == 0
-    others = {role: f"{pg18.schema}_{role}" for role in Role}
+    others = {role: f"{pg18.schema}_{role}" for role in DatabaseRole}
     options = [f"--{role}={name}" for role, name in {**others, part: owner}.items()]
     inside("sql", "grants", "--apply", *options, "--dsn", pg18.dsn).complains(
         1, f"role {owner} owns", "holdfast_worker for the worker"

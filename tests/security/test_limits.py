@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast import Holdfast, Job
-from holdfast.stores.postgres.grants import Role
+from holdfast.stores.postgres.grants import DatabaseRole
 
 if TYPE_CHECKING:
     from tests.security.roles import Roles
@@ -24,11 +24,11 @@ BEYOND = {
 
 
 async def test_rows_beyond_the_limits_of_the_client_do_not_stop_a_worker(roles18: Roles) -> None:
-    with roles18.connection(Role.PRODUCER) as producer:
+    with roles18.connection(DatabaseRole.PRODUCER) as producer:
         for statement in BEYOND.values():
             producer.execute(statement.encode())
     ran: list[Job] = []
-    async with Holdfast.connect(roles18.dsn(Role.WORKER)) as hf:
+    async with Holdfast.connect(roles18.dsn(DatabaseRole.WORKER)) as hf:
 
         @hf.entrypoint("mail")
         async def mail(job: Job) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import Holdfast, Job, JobId, Status
 from holdfast.settings import Names
-from holdfast.stores.postgres.grants import Role
+from holdfast.stores.postgres.grants import DatabaseRole
 from tests.worker.workers import ends, eventually, working
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ HOUR = timedelta(hours=1)
 async def test_a_forged_cancellation_does_not_stop_a_job(roles18: Roles) -> None:
     started, stopped = asyncio.Semaphore(0), dict[JobId, asyncio.Event]()
     async with (
-        Holdfast.connect(roles18.dsn(Role.WORKER)) as hf,
-        Holdfast.connect(roles18.dsn(Role.OPERATOR)) as operator,
+        Holdfast.connect(roles18.dsn(DatabaseRole.WORKER)) as hf,
+        Holdfast.connect(roles18.dsn(DatabaseRole.OPERATOR)) as operator,
     ):
 
         @hf.entrypoint("endless")
@@ -45,7 +45,7 @@ async def test_a_forged_cancellation_does_not_stop_a_job(roles18: Roles) -> None
             await ends(started.acquire())
             await ends(started.acquire())
             await eventually(listening)
-            with roles18.connection(Role.PRODUCER) as producer:
+            with roles18.connection(DatabaseRole.PRODUCER) as producer:
                 for words in (f"cancel {forged}", "cancel", "cancel x", f"cancel {9**99}", "\\"):
                     producer.execute("select pg_notify(%s, %s)", [Names().channel, words])
             # Notifications keep their order, so the forged ones were heard before this one.
@@ -72,8 +72,8 @@ async def test_notifications_of_nonsense_make_one_line(
 ) -> None:
     ran = asyncio.Semaphore(0)
     async with (
-        Holdfast.connect(roles18.dsn(Role.WORKER)) as hf,
-        Holdfast.connect(roles18.dsn(Role.OPERATOR)) as operator,
+        Holdfast.connect(roles18.dsn(DatabaseRole.WORKER)) as hf,
+        Holdfast.connect(roles18.dsn(DatabaseRole.OPERATOR)) as operator,
     ):
 
         @hf.entrypoint("plain")
@@ -87,7 +87,7 @@ async def test_notifications_of_nonsense_make_one_line(
             await operator.queries.enqueue("plain")
             await ends(ran.acquire())
             await eventually(listening)
-            with roles18.connection(Role.PRODUCER) as producer:
+            with roles18.connection(DatabaseRole.PRODUCER) as producer:
                 producer.execute(
                     "select pg_notify(%s, 'cancel ' || kind || n)"
                     " from generate_series(1, 500) n,"

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.settings import Names
 from holdfast.stores.postgres.binding import Binding
-from holdfast.stores.postgres.grants import GRANTS, Grant, Role, grants_sql
+from holdfast.stores.postgres.grants import GRANTS, DatabaseRole, Grant, grants_sql
 from holdfast.stores.postgres.render import READING, statements
 from tests.security.roles import drop
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 ALL = frozenset(statements(Names()).names())
 CARRYING = frozenset(READING)
-LOOKING = frozenset(name for name in ALL if statements(Names())[name].role is Role.READER) | {
+LOOKING = frozenset(
+    name for name in ALL if statements(Names())[name].role is DatabaseRole.READER
+) | {
     "statuses",
     "uncounted",
     "upkeep_look",
@@ -54,15 +56,15 @@ OPEN = frozenset(
 
 WAITING = {"results", "progress", "list_progress"}
 
-MAY: dict[Role, frozenset[str]] = {
-    Role.PRODUCER: ENQUEUING | OPEN | WAITING | {"statuses", "requeue_preview"},
+MAY: dict[DatabaseRole, frozenset[str]] = {
+    DatabaseRole.PRODUCER: ENQUEUING | OPEN | WAITING | {"statuses", "requeue_preview"},
     # To settle is to delete a row and log it: SQL cannot tell that from a cancellation, but the
     # log can, for a worker may not write an actor.
-    Role.WORKER: ALL
+    DatabaseRole.WORKER: ALL
     - {"requeue", "edit", "cancel", "delete", "schedule_pause", "schedule_remove", "prune"}
     - {"raise_priority", "clear_log", "clear_statistics", "delete_expired", "retention_write"}
     - {"log", "history", "move", "pause", "resume", "acts", "record_act"},
-    Role.OPERATOR: ENQUEUING
+    DatabaseRole.OPERATOR: ENQUEUING
     | OPEN
     | LOOKING
     | READS_ONE_LEASE
@@ -71,16 +73,16 @@ MAY: dict[Role, frozenset[str]] = {
     | {"requeue", "edit", "move", "cancel", "delete", "schedule_pause", "schedule_remove"}
     | {"breaker_register", "breaker_write", "raise_priority", "pause", "resume"}
     | {"record_act"},
-    Role.PRUNER: OPEN
+    DatabaseRole.PRUNER: OPEN
     | {"prune", "uncounted"}
     | {"clear_log", "clear_statistics", "aggregate", "statistics", "timings", "uncounted_since"}
     | {"delete_expired", "retention_read", "retention_write"},
-    Role.READER: LOOKING - CARRYING | READS_ONE_LEASE | OPEN | {"wake"},
+    DatabaseRole.READER: LOOKING - CARRYING | READS_ONE_LEASE | OPEN | {"wake"},
 }
 
-MAY[Role.PRODUCER] |= {"page_reach", "page_newer", "page_key"}
-MAY[Role.WORKER] -= {"page_log", "page_held", "page_failures", "page_samples"}
-MAY[Role.PRUNER] |= {
+MAY[DatabaseRole.PRODUCER] |= {"page_reach", "page_newer", "page_key"}
+MAY[DatabaseRole.WORKER] -= {"page_log", "page_held", "page_failures", "page_samples"}
+MAY[DatabaseRole.PRUNER] |= {
     "doctor_log",
     "page_waits",
     "page_rates",
@@ -109,13 +111,13 @@ def _refused(connection: psycopg.Connection[Any], name: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("role", Role)
-def test_a_role_may_run_exactly_its_statements(shared_roles: Roles, role: Role) -> None:
+@pytest.mark.parametrize("role", DatabaseRole)
+def test_a_role_may_run_exactly_its_statements(shared_roles: Roles, role: DatabaseRole) -> None:
     with shared_roles.connection(role) as connection:
         assert {name for name in ALL if not _refused(connection, name)} == MAY[role]
 
 
-def _atoms(role: Role) -> list[Grant]:
+def _atoms(role: DatabaseRole) -> list[Grant]:
     """Every privilege of a role, column by column."""
     return [
         Grant(grant.privilege, grant.relation, (column,) if column else ())
@@ -124,9 +126,9 @@ def _atoms(role: Role) -> list[Grant]:
     ]
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", DatabaseRole)
 def test_a_role_has_no_privilege_that_its_statements_do_not_need(
-    roles18: Roles, role: Role
+    roles18: Roles, role: DatabaseRole
 ) -> None:
     relations, name = Binding(Names()).relations, f'"{roles18.names.all()[role]}"'
     idle = []
@@ -145,12 +147,12 @@ def test_a_role_has_no_privilege_that_its_statements_do_not_need(
 
 
 def test_only_the_pruner_can_change_the_log(shared_roles: Roles) -> None:
-    for role in Role:
+    for role in DatabaseRole:
         with shared_roles.connection(role) as connection:
             for statement in ("update holdfast_log set reason = 'x'", "truncate holdfast_log"):
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
                     connection.execute(statement.encode())
-            if role is not Role.PRUNER:
+            if role is not DatabaseRole.PRUNER:
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
                     connection.execute(b"delete from holdfast_log")
 
@@ -166,7 +168,7 @@ def test_what_the_pruner_deletes_before_it_is_counted_stays_in_the_statistics(
 ) -> None:
     with roles18.owner() as owner:
         owner.execute(LOGGED.format(status="successful").encode())
-    with roles18.connection(Role.PRUNER) as connection:
+    with roles18.connection(DatabaseRole.PRUNER) as connection:
         assert connection.execute(b"delete from holdfast_log").rowcount == 1
     with roles18.owner() as owner:
         found = owner.execute(b"select entrypoint, count from holdfast_statistics").fetchall()
@@ -176,11 +178,11 @@ def test_what_the_pruner_deletes_before_it_is_counted_stays_in_the_statistics(
 @pytest.mark.parametrize("status", ["successful", "exception"])
 def test_an_operator_cannot_log_what_only_a_worker_can_know(roles18: Roles, status: str) -> None:
     statement = LOGGED.format(status=status).encode()
-    with roles18.connection(Role.OPERATOR) as connection:
+    with roles18.connection(DatabaseRole.OPERATOR) as connection:
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security"):
             connection.execute(statement)
         connection.execute(LOGGED.format(status="canceled").encode())
-    with roles18.connection(Role.WORKER) as connection:
+    with roles18.connection(DatabaseRole.WORKER) as connection:
         connection.execute(statement)
     with roles18.owner() as owner:
         owner.execute(statement)
@@ -190,7 +192,7 @@ def test_a_user_who_is_worker_and_operator_may_log_both(roles18: Roles) -> None:
     names = roles18.names
     with roles18.owner() as owner:
         owner.execute(f'grant "{names.worker}" to "{names.operator}_user"'.encode())
-    with roles18.connection(Role.OPERATOR) as connection:
+    with roles18.connection(DatabaseRole.OPERATOR) as connection:
         connection.execute(LOGGED.format(status="successful").encode())
 
 
@@ -199,14 +201,14 @@ def test_a_second_worker_role_leaves_the_first_one_its_rows(roles18: Roles) -> N
     try:
         with roles18.owner() as owner:
             owner.execute(grants_sql(Names(), others).encode())
-        with roles18.connection(Role.WORKER) as connection:
+        with roles18.connection(DatabaseRole.WORKER) as connection:
             connection.execute(LOGGED.format(status="successful").encode())
     finally:
         drop(roles18.database, others.worker)
 
 
 def test_policies_cost_a_worker_and_a_reader_no_filter(roles18: Roles) -> None:
-    for role, statement in ((Role.WORKER, "statuses"), (Role.READER, "history")):
+    for role, statement in ((DatabaseRole.WORKER, "statuses"), (DatabaseRole.READER, "history")):
         text = statements(Names())[statement].text
         with roles18.owner() as owner, roles18.connection(role) as connection:
             asked = f"explain (generic_plan, costs off) {text}".encode()
@@ -230,7 +232,7 @@ def test_policies_cost_a_worker_and_a_reader_no_filter(roles18: Roles) -> None:
 )
 def test_a_worker_cannot_overstep(shared_roles: Roles, statement: str) -> None:
     with (
-        shared_roles.connection(Role.WORKER) as connection,
+        shared_roles.connection(DatabaseRole.WORKER) as connection,
         pytest.raises(psycopg.errors.InsufficientPrivilege),
     ):
         connection.execute(statement.encode())
@@ -249,7 +251,7 @@ def test_a_worker_cannot_overstep(shared_roles: Roles, statement: str) -> None:
 )
 def test_a_producer_sees_no_payload_and_changes_no_job(shared_roles: Roles, statement: str) -> None:
     with (
-        shared_roles.connection(Role.PRODUCER) as connection,
+        shared_roles.connection(DatabaseRole.PRODUCER) as connection,
         pytest.raises(psycopg.errors.InsufficientPrivilege),
     ):
         connection.execute(statement.encode())

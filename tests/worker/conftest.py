@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Holdfast, InMemoryDriver, Queries
 from holdfast.stores.postgres.drivers import connect
-from holdfast.stores.postgres.grants import Role
+from holdfast.stores.postgres.grants import DatabaseRole
 from holdfast.stores.postgres.store import PostgresStore
 from tests.security.roles import granted
 from tests.security.split import RolesStore
@@ -80,13 +80,13 @@ class connecting_as:
         await self._stack.aclose()
 
     def _make(self) -> Holdfast:
-        made = Holdfast.connect(self._roles.dsn(Role.WORKER))
+        made = Holdfast.connect(self._roles.dsn(DatabaseRole.WORKER))
         self._stack.push_async_callback(made.store.close)
-        users = {role: self._store(role) for role in Role}
+        users = {role: self._store(role) for role in DatabaseRole}
         made.queries = Queries(RolesStore(users))
         return made
 
-    def _store(self, role: Role) -> PostgresStore:
+    def _store(self, role: DatabaseRole) -> PostgresStore:
         driver = connect(self._roles.dsn(role))
         self._stack.push_async_callback(driver.close)
         return PostgresStore(driver)

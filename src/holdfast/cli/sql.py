@@ -13,7 +13,7 @@ from holdfast.cli.output import clean, line
 from holdfast.errors import InvalidInput
 from holdfast.settings import Names
 from holdfast.stores.postgres import migrate
-from holdfast.stores.postgres.grants import Role, RoleNames, grants_sql
+from holdfast.stores.postgres.grants import DatabaseRole, RoleNames, grants_sql
 from holdfast.stores.postgres.render import Statement, statements
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.table import TableQueue
@@ -104,7 +104,7 @@ def sql(
     of your programs: grant holdfast_worker to app.
     """
     options = options_of(ctx)
-    given = dict(zip(Role, (producer, worker, operator, pruner, reader), strict=True))
+    given = dict(zip(DatabaseRole, (producer, worker, operator, pruner, reader), strict=True))
     wanted = any((*given.values(), table, reader_sees_payloads, only_tables, apply))
     if wanted and name != _GRANTS:
         raise InvalidInput(f"{name!r} takes no roles, tables or --apply; only grants does")

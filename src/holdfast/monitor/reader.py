@@ -82,9 +82,9 @@ class Look:
 class PageReader:
     """Opens looks on a connection of its own, where the driver has one to give."""
 
-    def __init__(self, hf: Holdfast, role: str = "web", clock: Clock | None = None) -> None:
+    def __init__(self, hf: Holdfast, purpose: str = "web", clock: Clock | None = None) -> None:
         self._hf = hf
-        self._role = role
+        self._purpose = purpose
         self._clock = clock
         self._of: PostgresStore | None = None
         self._store: PostgresStore | None = None
@@ -119,7 +119,7 @@ class PageReader:
             )
         if self._store is None or self._of is not found:
             # An embedded server has another store once it is started.
-            self._of, self._store, self._sees = found, found.fork(self._role), None
+            self._of, self._store, self._sees = found, found.fork(self._purpose), None
         return self._store
 
     @property

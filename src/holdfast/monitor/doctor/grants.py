@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING
 
 from holdfast.monitor.doctor.finding import Finding, error
 from holdfast.stores.postgres.binding import Binding
-from holdfast.stores.postgres.grants import GRANTS, Grant, Role
+from holdfast.stores.postgres.grants import GRANTS, DatabaseRole, Grant
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.store import PostgresStore
 
 _MARKS = {
-    Role.WORKER: Grant("insert", "leases"),
-    Role.OPERATOR: Grant("update", "schedules", ("paused",)),
-    Role.PRUNER: Grant("delete", "log"),
-    Role.PRODUCER: Grant("insert", "enqueues"),
-    Role.READER: Grant("select", "breakers"),
+    DatabaseRole.WORKER: Grant("insert", "leases"),
+    DatabaseRole.OPERATOR: Grant("update", "schedules", ("paused",)),
+    DatabaseRole.PRUNER: Grant("delete", "log"),
+    DatabaseRole.PRODUCER: Grant("insert", "enqueues"),
+    DatabaseRole.READER: Grant("select", "breakers"),
 }
 """What each of them alone may do, beside those before it in this list."""
 
 _INCLUDED = {
-    Role.PRODUCER: (Role.WORKER, Role.OPERATOR),
-    Role.READER: (Role.WORKER, Role.OPERATOR),
+    DatabaseRole.PRODUCER: (DatabaseRole.WORKER, DatabaseRole.OPERATOR),
+    DatabaseRole.READER: (DatabaseRole.WORKER, DatabaseRole.OPERATOR),
 }
 """A worker may enqueue without being a producer."""
 
@@ -62,7 +62,7 @@ async def _lacking(store: PostgresStore, role: str, wanted: list[Privilege]) -> 
     return {wanted[place - 1] for [place] in found}
 
 
-def _finding(name: str, role: Role, missing: set[Privilege]) -> Finding:
+def _finding(name: str, role: DatabaseRole, missing: set[Privilege]) -> Finding:
     table, column, privilege = min(missing)
     first = f"{privilege} on {table}{f' ({column})' if column else ''}"
     more = f", and {len(missing) - 1} privileges more" if len(missing) > 1 else ""

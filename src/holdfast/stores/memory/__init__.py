@@ -431,7 +431,7 @@ class MemoryStore:
         self.pauses = MemoryPauses(state)
         self.wakeups = MemoryWakeups(state)
 
-    def fork(self, role: str) -> MemoryStore:
+    def fork(self, purpose: str) -> MemoryStore:
         return self
 
     def transaction(self) -> InMemoryTransaction:

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import resources
 
 
-class Role(enum.StrEnum):
+class DatabaseRole(enum.StrEnum):
     """The purpose for which a program or a person connects."""
 
     PRODUCER = "producer"
@@ -28,7 +28,7 @@ def source(file: str) -> str:
 
 
 @cache
-def roles() -> dict[str, Role]:
+def roles() -> dict[str, DatabaseRole]:
     """Return the role of each file. Other roles may run its statements as well."""
     folder = resources.files(__package__).joinpath("sql")
     files = sorted(each.name for each in folder.iterdir() if each.name.endswith(".sql"))
@@ -37,4 +37,4 @@ def roles() -> dict[str, Role]:
     unnamed = [file for file, header in headers.items() if not header.startswith(_HEADER)]
     assert not unnamed, f"the first line of sql/{unnamed[0]}.sql must be {_HEADER}ROLE"  # noqa: S101
     words = {file: header.removeprefix(_HEADER) for file, header in headers.items()}
-    return {file: Role(word) for file, word in words.items() if word != OWNER}
+    return {file: DatabaseRole(word) for file, word in words.items() if word != OWNER}

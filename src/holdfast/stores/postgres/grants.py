@@ -23,7 +23,7 @@ from holdfast.stores.postgres.binding import (
     NEW_COLUMNS,
     Binding,
 )
-from holdfast.stores.postgres.catalogue import Role as Role
+from holdfast.stores.postgres.catalogue import DatabaseRole as DatabaseRole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -101,8 +101,8 @@ _BREAK = (
     *_grants("update", breakers=_BREAKER),
 )
 
-GRANTS: Mapping[Role, tuple[Grant, ...]] = {
-    Role.PRODUCER: (
+GRANTS: Mapping[DatabaseRole, tuple[Grant, ...]] = {
+    DatabaseRole.PRODUCER: (
         *_VERSION,
         *_ENQUEUE,
         *_RESULTS,
@@ -114,7 +114,7 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
             workers=("id", "entrypoints", "concurrency", "running"),
         ),
     ),
-    Role.WORKER: (
+    DatabaseRole.WORKER: (
         *_VERSION,
         *_ENQUEUE,
         *_COUNT,
@@ -138,7 +138,7 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
         *_grants("update", upkeep=("worker", "token", "expires")),
         *_grants("delete", upkeep=_ALL),
     ),
-    Role.OPERATOR: (
+    DatabaseRole.OPERATOR: (
         *_VERSION,
         *_ENQUEUE,
         *_LOOK,
@@ -152,14 +152,14 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
         *_grants("update", pauses=("until", "actor", "reason", "created")),
         *_grants("delete", table=_ALL, schedules=_ALL, pauses=_ALL),
     ),
-    Role.PRUNER: (
+    DatabaseRole.PRUNER: (
         *_VERSION,
         *_COUNT,
         *_grants("select", table=("id",), retention=_ALL),
         *_grants("update", retention=("succeeded", "others")),
         *_grants("delete", log=_ALL, statistics=_ALL),
     ),
-    Role.READER: (
+    DatabaseRole.READER: (
         *_VERSION,
         *_LOOK,
         *_grants("select", progress=_ALL),
@@ -193,12 +193,12 @@ class RoleNames:
             raise InvalidInput("names of roles: " + "; ".join(faults))
 
     @classmethod
-    def of(cls, names: Names, given: Mapping[Role, str | None]) -> RoleNames:
+    def of(cls, names: Names, given: Mapping[DatabaseRole, str | None]) -> RoleNames:
         """Those given, and for the others the prefix of the tables: holdfast_worker."""
-        return cls(**{role: given.get(role) or f"{names.prefix}_{role}" for role in Role})
+        return cls(**{role: given.get(role) or f"{names.prefix}_{role}" for role in DatabaseRole})
 
-    def all(self) -> dict[Role, str]:
-        return {role: getattr(self, role) for role in Role}
+    def all(self) -> dict[DatabaseRole, str]:
+        return {role: getattr(self, role) for role in DatabaseRole}
 
 
 def _is_role_name(name: object) -> bool:
@@ -228,7 +228,7 @@ def grants_sql(
     """
     parts = [
         "begin;",
-        _create(_distinct(roles, Role)),
+        _create(_distinct(roles, DatabaseRole)),
         *(_own_sql(names, roles, payloads) if own else [_breakers_sql(names, roles)]),
         *(line for table in tables for line in _table_sql(table, roles)),
         "commit;",
@@ -239,13 +239,15 @@ def grants_sql(
 def _own_sql(names: Names, roles: RoleNames, payloads: bool) -> list[str]:
     relations = Binding(names).relations
     tables = [name for key, name in relations.items() if key not in ("prefix", "status")]
-    everyone = _list(roles, Role)
+    everyone = _list(roles, DatabaseRole)
     given = [(role, grant) for role, grants in GRANTS.items() for grant in grants]
     if payloads:
-        given.append((Role.READER, Grant("select", "table", tuple(HIDDEN_COLUMNS))))
+        given.append((DatabaseRole.READER, Grant("select", "table", tuple(HIDDEN_COLUMNS))))
     return [
-        _spare_owner(tables, _distinct(roles, Role), f"{names.prefix}_{Role.WORKER}"),
-        _open(relations["table"], _distinct(roles, Role)),
+        _spare_owner(
+            tables, _distinct(roles, DatabaseRole), f"{names.prefix}_{DatabaseRole.WORKER}"
+        ),
+        _open(relations["table"], _distinct(roles, DatabaseRole)),
         # Privileges that an earlier version or a person granted beyond the list below are taken
         # away.
         f"revoke all on {', '.join(sorted(tables))} from {everyone};",
@@ -288,16 +290,16 @@ def _policy(log: str, mark: str, rule: str) -> list[str]:
 def _table_sql(queue: TableQueue, roles: RoleNames) -> list[str]:
     """The row is the work: the worker reads all of it, and writes what the queue's rules say."""
     table = ".".join(map(_quote, queue.path))
-    lookers = (Role.OPERATOR, Role.READER)
+    lookers = (DatabaseRole.OPERATOR, DatabaseRole.READER)
     return [
-        _open(table, _distinct(roles, (Role.WORKER, *lookers))),
-        f"grant select, update on {table} to {_list(roles, [Role.WORKER])};",
+        _open(table, _distinct(roles, (DatabaseRole.WORKER, *lookers))),
+        f"grant select, update on {table} to {_list(roles, [DatabaseRole.WORKER])};",
         f"grant select on {table} to {_list(roles, lookers)};",
     ]
 
 
 def _breakers_sql(names: Names, roles: RoleNames) -> str:
-    relations, worker = Binding(names).relations, _list(roles, [Role.WORKER])
+    relations, worker = Binding(names).relations, _list(roles, [DatabaseRole.WORKER])
     grants = (Grant("select", "breakers"), *_BREAK)
     return _do(
         "begin",
@@ -366,11 +368,11 @@ def _do(*lines: str) -> str:
     return f"do {tag}\n{body}\n{tag};"
 
 
-def _distinct(roles: RoleNames, some: Iterable[Role]) -> list[str]:
+def _distinct(roles: RoleNames, some: Iterable[DatabaseRole]) -> list[str]:
     return list(dict.fromkeys(roles.all()[role] for role in some))
 
 
-def _list(roles: RoleNames, some: Iterable[Role]) -> str:
+def _list(roles: RoleNames, some: Iterable[DatabaseRole]) -> str:
     return ", ".join(map(_quote, _distinct(roles, some)))
 
 

@@ -36,7 +36,7 @@ from holdfast.stores.postgres.binding import (
     SCHEDULE_COLUMNS,
     Binding,
 )
-from holdfast.stores.postgres.catalogue import Role, roles, source
+from holdfast.stores.postgres.catalogue import DatabaseRole, roles, source
 from holdfast.stores.postgres.lanes import MOST_OF_A_LANE
 from holdfast.stores.postgres.pages import CHOSEN, LISTED, LISTS, MOST_HELD
 
@@ -247,7 +247,7 @@ class Statement:
     """The template it was rendered from."""
 
     @property
-    def role(self) -> Role:
+    def role(self) -> DatabaseRole:
         """The role that exists for it; several may run it."""
         return roles()[self.file]
 

@@ -97,8 +97,8 @@ class PostgresStore:
         )
         return json.loads(found) if isinstance(found, str) else found
 
-    def fork(self, role: str) -> PostgresStore:
-        return self.over(self.driver.fork(role))
+    def fork(self, purpose: str) -> PostgresStore:
+        return self.over(self.driver.fork(purpose))
 
     def over(self, driver: Driver) -> PostgresStore:
         """The same tables through another driver, such as the caller's transaction."""

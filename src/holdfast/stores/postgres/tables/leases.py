@@ -33,7 +33,7 @@ from holdfast.models import (
     TableDepth,
 )
 from holdfast.pauses import VIEW_SECONDS
-from holdfast.stores.postgres.grants import Role
+from holdfast.stores.postgres.grants import DatabaseRole
 from holdfast.stores.postgres.job_transaction import HandlerConnections, PostgresJobTransaction
 from holdfast.stores.postgres.leases import KEY_ID, without_twins
 from holdfast.stores.postgres.runner import send
@@ -321,7 +321,7 @@ class TableLeases:
             return await send(self._driver, statement, statement.args(values))
         except PrivilegeMissing as error:
             what = f"{name} on {self._queue.table}"
-            raise PrivilegeMissing(error.denied, statement=what, role=Role.WORKER) from None
+            raise PrivilegeMissing(error.denied, statement=what, role=DatabaseRole.WORKER) from None
 
     async def _rendered(self) -> dict[str, Statement]:
         if self._fit is None:
