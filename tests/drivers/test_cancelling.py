@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +16,8 @@ from holdfast.errors import ConnectionLost
 from tests.drivers.every_driver import ASYNC_KINDS, OWNED_KINDS, PATIENCE, eventually, opened, value
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from holdfast.stores.postgres.drivers.base import Driver
     from tests.servers import Database
 
@@ -47,6 +53,55 @@ async def test_a_cancelled_statement_stops_and_leaves_the_driver_usable(
             assert task.cancelled()
             assert await value(driver, "select 1") == 1
             await eventually(stopped)
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def was_asked_to_cancel(pid: int) -> bool:
+    """Whether the signal of a cancellation waits for the process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    [pending] = [line.split()[1] for line in lines if line.startswith("ShdPnd:")]
+    return bool(int(pending, 16) & 1 << (signal.SIGINT - 1))
+
+
+@pytest.mark.parametrize("kind", ASYNC_KINDS)
+async def test_a_cancellation_that_comes_before_its_statement_is_repeated(
+    kind: str, pg18: Database, witness: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server forgets a cancellation while it has read no statement."""
+    for name in ("asyncpg", "psycopg"):
+        monkeypatch.setattr(f"holdfast.stores.postgres.drivers.{name}.CANCEL_SECONDS", 60.0)
+    marker = f"/* {pg18.schema} */"
+    sql = f"select pg_sleep($1) {marker}"
+
+    async def asked() -> bool:
+        return was_asked_to_cancel(pid)
+
+    async def stopped() -> bool:
+        return not await in_flight(witness, marker)
+
+    async with opened(kind, pg18.dsn, timeout=60.0) as driver:
+        for _ in range(10):
+            # From now on it is prepared: a single message begins it.
+            await driver.fetch(sql, (0,))
+        pid = await value(driver, "select pg_backend_pid()")
+        with frozen(pid):
+            task = asyncio.ensure_future(driver.fetch(sql, (60,)))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            task.cancel()
+            await eventually(asked)
+        await asyncio.wait({task}, timeout=PATIENCE)
+        assert task.cancelled()
+        assert await asyncio.wait_for(value(driver, "select pg_backend_pid()"), PATIENCE) == pid
+        await eventually(stopped)
 
 
 @pytest.mark.parametrize("kind", ASYNC_KINDS)

@@ -37,6 +37,7 @@ from holdfast.stores.postgres.drivers.listening import (
 )
 from holdfast.stores.postgres.drivers.sockets import keep_alive
 from holdfast.stores.postgres.drivers.transactions import (
+    CANCEL_AGAIN_SECONDS,
     CANCEL_SECONDS,
     ISOLATION,
     POLITE_END_SECONDS,
@@ -171,6 +172,8 @@ class AsyncpgConnection:
         self._connection = connection
         self.server_limit: float | None = None
         self._gone = asyncio.Event()
+        self._ending: asyncio.Task[None] | None = None
+        """Stops a statement that was cancelled. The next one waits for it."""
         self._listeners: dict[tuple[str, OnNotify], Callable[..., None]] = {}
 
     @property
@@ -200,10 +203,15 @@ class AsyncpgConnection:
     async def fetch(self, sql: str, args: Sequence[object], timeout: float) -> Sequence[Row]:
         try:
             async with asyncio.timeout(timeout):
+                if self._ending is not None:
+                    await self._ended()
                 rows: Sequence[Row] = await self._connection.fetch(sql, *args)
                 return rows
         except _ERRORS as error:
             raise await self._failure(error, timeout) from None
+        except asyncio.CancelledError:
+            await self._give_up()
+            raise
         except Exception as error:
             # A decoder's own: the library has read the rest of the reply all the same.
             raise UnreadableReply(type(error).__name__) from None
@@ -245,9 +253,29 @@ class AsyncpgConnection:
         """A call of the library that has to be over in time, its errors translated."""
         try:
             async with asyncio.timeout(seconds):
+                if self._ending is not None:
+                    await self._ended()
                 yield
         except _ERRORS as error:
             raise await self._failure(error, seconds) from None
+        except asyncio.CancelledError:
+            await self._give_up()
+            raise
+
+    async def _give_up(self) -> None:
+        """Stop a statement that was cancelled. This goes on when it is cancelled once more."""
+        self._ending = asyncio.ensure_future(self._stop())
+        await self._ended()
+
+    async def _ended(self) -> None:
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
+            self._ending = None
+
+    async def _stop(self) -> None:
+        # A backend that is left at its statement would stay beside the one that replaces it.
+        if not await self.stopped():
+            self.drop()
 
     async def _failure(self, error: Exception, seconds: float) -> HoldfastError:
         """Return the error of a failed call. A statement past its deadline is cancelled on the
@@ -257,9 +285,7 @@ class AsyncpgConnection:
         """
         if not isinstance(error, TimeoutError):
             return self.translate(error)
-        # A backend that is left at its statement would stay beside the one that replaces it.
-        if not await self.stopped():
-            self.drop()
+        await self._stop()
         return overdue(seconds)
 
     def _on_gone(self, _connection: Any) -> None:
@@ -278,10 +304,12 @@ class AsyncpgConnection:
 
     async def stopped(self) -> bool:
         """Whether the server confirms the end of the statement that was given up."""
+        confirmed = asyncio.ensure_future(self._confirmed())
         try:
             async with asyncio.timeout(CANCEL_SECONDS):
-                # asyncpg has asked the server to cancel it, and waits for the end of that first.
-                await self._connection.execute("select")
+                while not (await asyncio.wait({confirmed}, timeout=CANCEL_AGAIN_SECONDS))[0]:
+                    await self._cancel_again()
+                await confirmed
         except asyncpg.PostgresError:
             return not self.closed
         except (*_CLIENT_ERRORS, OSError):
@@ -289,7 +317,30 @@ class AsyncpgConnection:
         except BaseException:
             self.drop()
             raise
+        finally:
+            confirmed.cancel()
         return not self.closed
+
+    async def _confirmed(self) -> None:
+        """Wait for the end of the statement that asyncpg has asked the server to cancel."""
+        end = getattr(getattr(self.native, "_protocol", None), "_wait_for_cancellation", None)
+        # Before any other statement it waits for the same.
+        await (self._connection.execute("select") if end is None else end())
+
+    async def _cancel_again(self) -> None:
+        """Repeat the request. It is over before the next statement, which it would end."""
+        ask = getattr(self.native, "_cancel", None)
+        if ask is None:
+            return
+        # In a task of its own, because it swallows its cancellation.
+        request = asyncio.ensure_future(ask(asyncio.get_running_loop().create_future()))
+        try:
+            await asyncio.wait({request})
+        except asyncio.CancelledError:
+            request.cancel()
+            # Until it has closed its connection.
+            await asyncio.wait({request})
+            raise
 
     def drop(self) -> None:
         try:

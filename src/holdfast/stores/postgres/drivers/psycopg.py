@@ -35,7 +35,11 @@ from holdfast.stores.postgres.drivers.psycopg_common import (
 from holdfast.stores.postgres.drivers.psycopg_sync import SyncPsycopgDriver
 from holdfast.stores.postgres.drivers.psycopg_types import adapt
 from holdfast.stores.postgres.drivers.sockets import KEEPALIVE
-from holdfast.stores.postgres.drivers.transactions import CANCEL_SECONDS, POLITE_END_SECONDS
+from holdfast.stores.postgres.drivers.transactions import (
+    CANCEL_AGAIN_SECONDS,
+    CANCEL_SECONDS,
+    POLITE_END_SECONDS,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -258,7 +262,10 @@ class PsycopgConnection:
         # Its result is never read, and asyncio complains of errors that are never read.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            await asyncio.wait({task}, timeout=patience)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    while not (await asyncio.wait({task}, timeout=CANCEL_AGAIN_SECONDS))[0]:
+                        await self._cancel_again()
         finally:
             if not task.done():
                 self.drop()
@@ -266,6 +273,12 @@ class PsycopgConnection:
                 task.add_done_callback(lambda _: self._connection.pgconn.finish())
             elif self._dropped:
                 self._connection.pgconn.finish()
+
+    async def _cancel_again(self) -> None:
+        """Repeat the request. It is over before the next statement, which it would end."""
+        if not self._dropped and capabilities.has_cancel_safe():
+            with suppress(*ERRORS):
+                await self._connection.cancel_safe(timeout=CANCEL_SECONDS)
 
 
 def _command(verb: str, channel: str) -> str:

@@ -17,6 +17,9 @@ POLITE_END_SECONDS = 0.5
 """A polite end (cancel, ROLLBACK, UNLISTEN) is answered at once, or the server is gone."""
 CANCEL_SECONDS = 2 * POLITE_END_SECONDS
 """A cancellation travels through a connection of its own, for which the server starts a process."""
+CANCEL_AGAIN_SECONDS = 0.2
+"""A server forgets a cancellation that comes before the statement, or between two messages of it,
+so one without an effect is repeated after this long."""
 
 ISOLATION = "isolation level read committed"
 """Statements that count and then write need to see what was committed before they got their lock.
