@@ -140,7 +140,7 @@ def sweep(directory: Path) -> None:
 
 
 def _join(directory: Path) -> int:
-    """Hold the run's lock in common; the kernel lets go of it however this process ends."""
+    """Hold the run's lock in common; the kernel frees it however this process ends."""
     while True:
         try:
             make_passable(directory)

@@ -1,4 +1,4 @@
--- Some are due, one later today, one tomorrow; one was in the hands of a worker that died.
+-- Some are due, one later today, one tomorrow; one was leased to a worker that died.
 INSERT INTO email_snoozes (user_email, message_id, subject, remind_at, max_attempts) VALUES
     ('ann@example.org', '<1@example.org>', 'Renew the passport', NOW() - INTERVAL '2 hours', 5),
     ('bob@example.org', '<2@example.org>', 'Answer the landlord', NOW() - INTERVAL '1 hour', 5),

@@ -427,7 +427,7 @@ class _Cluster:
 def _disown(lock: Path) -> None:
     """Take away the pid of a server that was killed, for whose end PostgreSQL waits.
 
-    It may belong to a stranger by now, or to the server itself where nobody reaps the dead.
+    It may belong to another program by now, or to the server itself where dead processes stay.
     The other lines stay: by them PostgreSQL finds backends that survived their postmaster.
     """
     with contextlib.suppress(FileNotFoundError):

@@ -102,13 +102,13 @@ def test_the_demo_plays_by_itself_and_accounts_for_every_job(played: Played) -> 
     assert (found["later"][canceled], found["later"][waiting]) == (2, 2)
 
     for told in (
-        r"Worker 1 is killed \(SIGKILL\) with \d+ job",
+        r"Worker 1 is killed \(SIGKILL\) while it holds \d+ job",
         r"Worker 2 is frozen \(SIGSTOP\): its \d+ job",
         r"[1-9]\d* late writes were refused",
         r"held after 3 deaths",
         r"it adds up\.",
         r"[1-9]\d* jobs were not enqueued because their dedupe key was taken",
-        r"[1-9]\d* leases ended without a word from their worker",
+        r"[1-9]\d* leases expired",
         r"job \d+ \(\w+\): worker 2 came back with 'succeeded', worker \d's successful stands",
         r"failed --embedded=",
     ):

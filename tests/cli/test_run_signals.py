@@ -49,7 +49,7 @@ def test_the_first_signal_lets_running_jobs_finish(bench: Bench, loop: str, numb
     assert status(bench, later) is Status.QUEUED
 
 
-def test_the_second_signal_hands_running_jobs_back_at_once(bench: Bench) -> None:
+def test_the_second_signal_releases_running_jobs_at_once(bench: Bench) -> None:
     [job_id] = bench.enqueue("wait")
     worker = bench.start("jobs:main", *FOR_EVER)
     bench.noted("began")
@@ -63,7 +63,7 @@ def test_the_second_signal_hands_running_jobs_back_at_once(bench: Bench) -> None
     assert (job.status, job.attempts, job.recoveries) == (Status.QUEUED, 0, 0)
 
 
-def test_jobs_that_outlast_the_drain_timeout_are_handed_back(bench: Bench) -> None:
+def test_jobs_that_outlast_the_drain_timeout_are_released(bench: Bench) -> None:
     [job_id] = bench.enqueue("wait")
     worker = bench.start("jobs:main", "--drain-timeout", "100ms")
     bench.noted("began")

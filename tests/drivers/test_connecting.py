@@ -1,4 +1,4 @@
-"""How a driver finds its library and its server, and how it lets go of them."""
+"""How a driver finds its library and its server, and how it closes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every driver sends and gives back the same values, and reports the same errors."""
+"""Every driver sends and returns the same values, and reports the same errors."""
 
 from __future__ import annotations
 

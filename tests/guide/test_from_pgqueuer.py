@@ -214,7 +214,7 @@ class TestTheApplication:
 
 
 class TestCancelling:
-    async def test_a_scope_ends_its_body_and_the_handler_tidies_up(self, pgq: Holdfast) -> None:
+    async def test_a_scope_ends_its_body_and_the_handler_cleans_up(self, pgq: Holdfast) -> None:
         started, seen = asyncio.Event(), list[str]()
 
         @pgq.entrypoint("long")

@@ -1,4 +1,4 @@
-"""A claim gives back its jobs' instants as they are in the rows, to the microsecond."""
+"""A claim returns its jobs' instants as they are in the rows, to the microsecond."""
 
 from __future__ import annotations
 

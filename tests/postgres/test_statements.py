@@ -196,7 +196,7 @@ def test_what_leaves_no_row_behind_leaves_a_log_row_in_the_same_statement() -> N
 
 WORDS = "|".join(Status)
 ALLOWED = {
-    ("models.py", "canceled"): "why a handler is told to stop, as it stands in its context",
+    ("models.py", "canceled"): "why a handler is asked to stop, as it stands in its context",
     ("stores/postgres/tables/render.py", "picked"): "what a template calls a condition",
     ("worker/job_log.py", "failed"): "what a line of the log says to people",
 }

@@ -154,7 +154,7 @@ class Person:
         )
 
     async def leave(self) -> None:
-        """Let go of everything, and give what has not succeeded yet another chance."""
+        """Release everything, and let what has not succeeded yet run again."""
         await self._run(
             "unclaim",
             "update email_snoozes set claimed_at = null, claimed_by = null, claim_token = null"

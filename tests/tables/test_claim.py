@@ -149,7 +149,7 @@ async def test_the_time_until_the_next_row_is_due_is_known(table: Bench) -> None
     assert await table.leases.next_due([]) == 20 * SECOND
 
 
-async def test_a_claim_whose_reply_was_lost_is_handed_back_by_the_next_one(
+async def test_a_claim_whose_reply_was_lost_is_released_by_the_next_one(
     table: Bench, link: Link, place: Database
 ) -> None:
     async with Proxy(place.dsn) as proxy:

@@ -62,7 +62,7 @@ async def put_aside(table: Bench) -> LeaseKey:
     return await _after(table, HOLD)
 
 
-async def handed_back(table: Bench) -> LeaseKey:
+async def released(table: Bench) -> LeaseKey:
     return await _after(table, RELEASE)
 
 
@@ -82,7 +82,7 @@ PASTS: list[Past] = [
     completed,
     retried,
     put_aside,
-    handed_back,
+    released,
 ]
 
 

@@ -137,7 +137,7 @@ def test_a_frozen_worker_that_wakes_up_late_changes_nothing_and_says_so(
     assert all(" INFO " in line for line in told), told
 
 
-def test_a_worker_that_is_told_to_stop_hands_its_rows_back(bench: Bench) -> None:
+def test_a_worker_that_is_asked_to_stop_releases_its_rows(bench: Bench) -> None:
     add(bench, 5)
     worker = bench.start("reminders:hf", "--drain-timeout", "0s", *QUICK)
     bench.noted("began", 5)

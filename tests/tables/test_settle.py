@@ -121,7 +121,7 @@ async def test_a_failed_row_ends(table: Bench) -> None:
     assert writes(row, "outcome", "exception")
 
 
-async def test_a_row_that_is_handed_back_has_lost_nothing(table: Bench) -> None:
+async def test_a_row_that_is_released_has_lost_nothing(table: Bench) -> None:
     await table.add(1, attempts=2)
     due = table.clock.now()
     mine = await table.claim_one()

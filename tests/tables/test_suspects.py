@@ -1,4 +1,4 @@
-"""Which rows a death makes suspects, who claims them, and what convicts one."""
+"""Which rows a death makes suspects, which worker claims them, and when one is retired."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def test_a_group_is_no_larger_than_asked(snoozes: Bench) -> None:
     assert sizes == [1, 2, 3, 3]
 
 
-async def test_the_death_of_a_group_convicts_none_of_it(snoozes: Bench) -> None:
+async def test_the_death_of_a_group_retires_none_of_it(snoozes: Bench) -> None:
     await snoozes.add(1, 2, 3)
     await snoozes.claim()
     await die(snoozes)
@@ -144,7 +144,7 @@ async def test_the_death_of_a_group_convicts_none_of_it(snoozes: Bench) -> None:
 
 
 @pytest.mark.parametrize("absent", ["locked", "paused", "beyond the limit", "recovered"])
-async def test_a_group_whose_rows_are_recovered_one_by_one_is_not_convicted(
+async def test_a_group_whose_rows_are_recovered_one_by_one_is_not_retired(
     snoozes: Bench, absent: str
 ) -> None:
     """The last row of the group is alone under its token then, and was not when it died."""
@@ -168,7 +168,7 @@ async def test_a_group_whose_rows_are_recovered_one_by_one_is_not_convicted(
     assert [(await snoozes.row(number))["inactive"] for number in (2, 3)] == [False, False]
 
 
-async def test_a_claim_of_another_program_convicts_no_row(snoozes: Bench) -> None:
+async def test_a_claim_of_another_program_retires_no_row(snoozes: Bench) -> None:
     """The article's claim gives every row a token of its own, whatever was claimed with it."""
     await snoozes.add(1, 2)
     for _ in range(4):

@@ -281,7 +281,7 @@ class TestWaiting:
 
 
 class TestStopping:
-    async def test_hands_back_what_is_not_finished(self, hf: Holdfast, witness: Any) -> None:
+    async def test_releases_what_is_not_finished(self, hf: Holdfast, witness: Any) -> None:
         began = asyncio.Event()
 
         @hf.table(SNOOZE)

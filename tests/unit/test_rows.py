@@ -1,4 +1,4 @@
-"""What a claim gives back is read to the microsecond."""
+"""What a claim returns is read to the microsecond."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ async def test_permits_that_find_no_work_are_given_back(hf: Holdfast) -> None:
     assert dependency.calls == 1
 
 
-async def test_a_probe_that_is_handed_back_returns_its_permit(hf: Holdfast) -> None:
+async def test_a_probe_that_is_released_returns_its_permit(hf: Holdfast) -> None:
     patient = policy(cooldown=SOON, probe_lease=HOUR)
     running = asyncio.Event()
 

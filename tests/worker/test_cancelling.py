@@ -1,4 +1,4 @@
-"""A running handler is told to stop, and what it does after that changes nothing."""
+"""A running handler is asked to stop, and what it does after that changes nothing."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ async def test_a_worker_without_a_free_thread_hears_of_work_when_it_has_one(hf: 
         await watch.until_settled(3)
 
 
-async def test_what_was_claimed_ahead_of_a_thread_is_handed_back_by_a_worker_that_stops(
+async def test_what_was_claimed_ahead_of_a_thread_is_released_by_a_worker_that_stops(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a machine that stands still for a moment the stop might come too late.
@@ -244,7 +244,7 @@ async def test_a_job_waits_in_the_queue_for_a_thread_that_outlasts_its_timeout(
     ]
 
 
-async def test_a_job_that_never_got_a_thread_is_handed_back_whatever_its_timeout(
+async def test_a_job_that_never_got_a_thread_is_released_whatever_its_timeout(
     hf: Holdfast,
 ) -> None:
     """As where two entrypoints share the threads of one executor."""

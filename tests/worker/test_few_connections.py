@@ -1,4 +1,4 @@
-"""A worker stays within the connections it was given, and gives back what it does not need."""
+"""A worker stays within the connections it was given, and closes what it does not need."""
 
 from __future__ import annotations
 

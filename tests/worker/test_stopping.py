@@ -45,7 +45,7 @@ class Stubborn:
                 await self.release.wait()
 
 
-async def handed_back(hf: Holdfast, job_id: JobId, reason: str) -> None:
+async def is_released(hf: Holdfast, job_id: JobId, reason: str) -> None:
     job, entry = await the_row(hf, job_id), await ending(hf, job_id)
     assert (job.status, job.attempts, job.recoveries) == (Status.QUEUED, 0, 0)
     assert (job.claim_token, job.claimed_by, job.lease) == (None, None, None)
@@ -92,13 +92,13 @@ async def in_state(hf: Holdfast, state: str) -> bool:
     return hf.queue_manager.state == state
 
 
-async def test_at_the_deadline_a_job_is_handed_back_and_nothing_is_counted(hf: Holdfast) -> None:
+async def test_at_the_deadline_a_job_is_released_and_nothing_is_counted(hf: Holdfast) -> None:
     handler = Stubborn(hf)
     async with working(hf, drain_timeout=timedelta(milliseconds=100)):
         [job_id] = await hf.queries.enqueue("stubborn")
         await ends(handler.started.wait())
 
-    await handed_back(hf, job_id, "shutdown")
+    await is_released(hf, job_id, "shutdown")
 
 
 async def test_a_worker_in_a_hurry_does_not_wait_for_the_deadline(hf: Holdfast) -> None:
@@ -110,7 +110,7 @@ async def test_a_worker_in_a_hurry_does_not_wait_for_the_deadline(hf: Holdfast) 
         await eventually(lambda: in_state(hf, "draining"))
         hf.queue_manager.fast_stop.set()
 
-    await handed_back(hf, job_id, "shutdown")
+    await is_released(hf, job_id, "shutdown")
 
 
 async def test_leases_are_renewed_until_the_last_job_has_ended(new_worker: NewWorker) -> None:
@@ -138,7 +138,7 @@ async def test_leases_are_renewed_until_the_last_job_has_ended(new_worker: NewWo
     assert (entry.status, entry.recoveries) == (Status.SUCCESSFUL, 0)
 
 
-async def test_a_job_is_not_handed_back_before_its_thread_has_ended(hf: Holdfast) -> None:
+async def test_a_job_is_not_released_before_its_thread_has_ended(hf: Holdfast) -> None:
     started, told, release = (threading.Event() for _ in range(3))
 
     @hf.entrypoint("slow", executor="thread", accepts_context=True)
@@ -158,7 +158,7 @@ async def test_a_job_is_not_handed_back_before_its_thread_has_ended(hf: Holdfast
         assert (await the_row(hf, job_id)).status == Status.PICKED
         release.set()
 
-    await handed_back(hf, job_id, "shutdown")
+    await is_released(hf, job_id, "shutdown")
 
 
 async def test_the_job_of_a_thread_that_outlives_its_worker_is_left_to_its_lease(
@@ -207,7 +207,7 @@ async def test_a_handler_that_ignores_its_cancellation_does_not_keep_the_worker(
     await ends(ended.wait())
 
 
-async def test_a_cancelled_run_hands_its_jobs_back(hf: Holdfast) -> None:
+async def test_a_cancelled_run_releases_its_jobs(hf: Holdfast) -> None:
     handler = Stubborn(hf)
     run = asyncio.create_task(hf.run(drain_timeout=HOUR))
     [job_id] = await hf.queries.enqueue("stubborn")
@@ -217,10 +217,10 @@ async def test_a_cancelled_run_hands_its_jobs_back(hf: Holdfast) -> None:
         await ends(run)
 
     assert handler.gauge.now == 0
-    await handed_back(hf, job_id, "shutdown")
+    await is_released(hf, job_id, "shutdown")
 
 
-async def test_a_claim_on_its_way_when_the_run_is_cancelled_is_handed_back(pg18: Database) -> None:
+async def test_a_claim_on_its_way_when_the_run_is_cancelled_is_released(pg18: Database) -> None:
     async with (
         Proxy(pg18.dsn) as proxy,
         Holdfast.connect(proxy.dsn) as hf,
@@ -245,11 +245,11 @@ async def test_a_claim_on_its_way_when_the_run_is_cancelled_is_handed_back(pg18:
         with pytest.raises(asyncio.CancelledError):
             await ends(run)
         assert handler.gauge.total == 1
-        await handed_back(looker, job_id, "claim reply lost")
+        await is_released(looker, job_id, "claim reply lost")
         assert await looker.queries.list_workers() == []
 
 
-async def test_jobs_claimed_in_the_moment_of_the_stop_are_handed_back_unstarted(
+async def test_jobs_claimed_in_the_moment_of_the_stop_are_released_unstarted(
     pg_hf: Holdfast, witness: Any
 ) -> None:
     handler = Stubborn(pg_hf)
@@ -261,7 +261,7 @@ async def test_jobs_claimed_in_the_moment_of_the_stop_are_handed_back_unstarted(
         await brake.release()
 
     assert handler.gauge.total == 0
-    await handed_back(pg_hf, job_id, "not started")
+    await is_released(pg_hf, job_id, "not started")
 
 
 async def test_a_silent_database_does_not_keep_the_worker_from_stopping(pg18: Database) -> None:

@@ -61,7 +61,7 @@ async def test_no_handler_starts_under_a_lease_that_is_too_old(
     [late], [fresh] = first.jobs, last.jobs
     assert late.claim_token != fresh.claim_token
     assert tokens == [fresh.claim_token]
-    # Handed back, or found stale by a sweep that was faster.
+    # Released, or found stale by a sweep that was faster.
     assert [entry.status for entry in await the_log(pg_hf, job_id)] == ["queued", "successful"]
 
 

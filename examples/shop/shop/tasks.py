@@ -1,4 +1,4 @@
-"""What the shop does later: ship an order, tell a partner of it, tidy up at night."""
+"""What the shop does later: ship an order, notify a partner, clean up at night."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def move(
     reason: _Reason = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also those that a worker runs now; it is told to stop."),
+        typer.Option("--force", help="Also those that a worker runs now; it is asked to stop."),
     ] = False,
     as_json: _Json = False,
 ) -> None:
@@ -86,7 +86,7 @@ def cancel(
     yes: Yes = False,
     as_json: _Json = False,
 ) -> None:
-    """Take jobs out of the queue; one that runs is told to stop. Asks first."""
+    """Take jobs out of the queue; one that runs is asked to stop. Asks first."""
     wanted, options = _unique(ids), options_of(ctx)
     if not yes:
         confirm(f"Cancel {_count(wanted)} in {options.describe()}?")

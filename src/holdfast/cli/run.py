@@ -112,7 +112,7 @@ def run(
         typer.Option(
             metavar="DURATION",
             help="How long jobs may finish after SIGTERM or Ctrl-C, before they are released; "
-            "a second signal hands them back at once. The process ends about a second later "
+            "a second signal releases them at once. The process ends about a second later "
             "whatever its jobs do, with exit code 75 if one could not be stopped.",
         ),
     ] = _seconds(_DEFAULTS.drain_timeout),
@@ -174,7 +174,7 @@ def run(
         str, typer.Option(help="Address to serve it on.", rich_help_panel=_HEALTH)
     ] = "127.0.0.1",
 ) -> None:
-    """Work on jobs until told to stop.
+    """Work on jobs until asked to stop.
 
     A --dsn, --embedded, --prefix or --schema given here is what the target finds in
     HOLDFAST_DSN, HOLDFAST_PREFIX and HOLDFAST_SCHEMA. One that works elsewhere is refused.

@@ -38,7 +38,7 @@ def release(
     reason: Annotated[str | None, typer.Option(help="Why, for the log.")] = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also if it still reports; its handlers are told to stop."),
+        typer.Option("--force", help="Also if it still reports; its handlers are asked to stop."),
     ] = False,
     yes: Yes = False,
     as_json: _Json = False,

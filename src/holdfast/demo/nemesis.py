@@ -59,8 +59,8 @@ class Nemesis:
         self._crew.signal(number, signal.SIGKILL)
         began, jobs = monotonic(), await self._held(pid)
         self._say(
-            f"Worker {number} is killed (SIGKILL) with {_jobs(len(jobs))} in its hands. Nobody "
-            f"cleans up after it: they come back when their lease of {_LEASE_SECONDS} ends."
+            f"Worker {number} is killed (SIGKILL) while it holds {_jobs(len(jobs))}. Their "
+            f"leases of {_LEASE_SECONDS} expire, and then the jobs go to other workers."
         )
         await self._await_return(pid, jobs)
         self._note("killed", number, jobs, began)

@@ -14,7 +14,7 @@ from holdfast.service.stop import FAST, GRACE_SECONDS, GRACEFUL, signals
 
 logger = logging.getLogger("holdfast.run")
 
-_HAND_BACK_SECONDS = 2.0
+_RELEASE_SECONDS = 2.0
 """How long a change waits for running jobs before they are released."""
 
 _KILL_SECONDS = 4.0
@@ -67,7 +67,7 @@ class Reloader:
         return max(0, await ended)
 
     async def _end(self, child: Child, ended: asyncio.Task[int]) -> None:
-        for level, seconds in ((GRACEFUL, _HAND_BACK_SECONDS), (FAST, _KILL_SECONDS)):
+        for level, seconds in ((GRACEFUL, _RELEASE_SECONDS), (FAST, _KILL_SECONDS)):
             await child.send(stop=level)
             await asyncio.wait([ended], timeout=seconds)
         child.kill()

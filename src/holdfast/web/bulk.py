@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 ACTS = {"requeue": Verb.REQUEUE, "cancel": Verb.CANCEL, "delete": Verb.DELETE}
 _WORDS = {
     "requeue": "Counters start at 0. Nothing is sent until you press the button on the right.",
-    "cancel": "They leave the queue. Handlers that run are told to stop.",
+    "cancel": "They leave the queue. Handlers that run are asked to stop.",
     "delete": "They leave the queue, and their payloads with them. Jobs that run stay.",
 }
 _BECOMES = {
-    "cancel": {Status.PICKED: "their handlers would be told to stop"},
+    "cancel": {Status.PICKED: "their handlers would be asked to stop"},
     "delete": {Status.PICKED: "stay: they run"},
 }
 

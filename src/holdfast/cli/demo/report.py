@@ -60,16 +60,13 @@ async def print_recoveries(
     line()
     line("What was recovered.", style="bold")
     jobs = {recovery.job for recovery in ledger.recoveries}
-    line(
-        f"{len(ledger.recoveries)} leases ended without a word from their worker; "
-        f"{len(jobs)} jobs were given to another worker."
-    )
+    line(f"{len(ledger.recoveries)} leases expired; {len(jobs)} jobs were given to another worker.")
     for incident in incidents:
         ends = Counter((await hf.store.jobs.statuses(incident.jobs)).values())
         told = ", ".join(f"{count} {status}" for status, count in sorted(ends.items()))
         line(
-            f"  worker {incident.number} {incident.what}: {len(incident.jobs)} jobs out of its "
-            f"hands after {incident.seconds:.1f} s; in the end {told or 'none'}"
+            f"  worker {incident.number} {incident.what}: {len(incident.jobs)} jobs recovered "
+            f"after {incident.seconds:.1f} s; in the end {told or 'none'}"
         )
     line(f"  {crew.deaths} workers died and were replaced")
 
