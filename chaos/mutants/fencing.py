@@ -231,9 +231,9 @@ def late_start() -> None:
     """A claimed job is started even if its lease has expired."""
     original = run.run
 
-    async def trusting(resources: Any, lease: Any, leases: Any, progress: Any) -> Any:
+    async def trusting(resources: Any, lease: Any, services: Any) -> Any:
         lease.trusted_until, lease.cancellation = float("inf"), Cancellation()
-        return await original(resources, lease, leases, progress)
+        return await original(resources, lease, services)
 
     from holdfast.worker import task_pool
 

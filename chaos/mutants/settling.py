@@ -109,9 +109,7 @@ def refused_outcome_blocks() -> None:
 def only_exceptions_are_caught() -> None:
     """SystemExit and other non-Exceptions of a handler end the worker."""
 
-    async def careless(
-        resources: MutableMapping[Any, Any], lease: Lease, sources: Any, progress: Any
-    ) -> Outcome:
+    async def careless(resources: MutableMapping[Any, Any], lease: Lease, services: Any) -> Outcome:
         escaped: list[BaseException] = []
         execute = lease.entrypoint.executor.execute
 
@@ -128,7 +126,7 @@ def only_exceptions_are_caught() -> None:
 
         patch(lease.entrypoint.executor, "execute", watched)
         try:
-            outcome = await run_lease(resources, lease, sources, progress)
+            outcome = await run_lease(resources, lease, services)
         finally:
             patch(lease.entrypoint.executor, "execute", execute)
         if escaped:

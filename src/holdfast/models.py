@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Awaitable, Callable, Generator, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Generator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NewType, Protocol, Self
@@ -554,6 +554,15 @@ class HandlerTransaction(Protocol):
     async def discard(self) -> None: ...
 
 
+class HandlerServices(Protocol):
+    """A worker's services for the handlers that it runs. One object serves them all."""
+
+    def note(self, lease: Any, fraction: float, message: str | None) -> None: ...
+    def begin(
+        self, context: Context, target: object, *, keep_on_retry: bool
+    ) -> HandlerTransaction: ...
+
+
 class _Done:
     """An awaitable that is done."""
 
@@ -572,16 +581,14 @@ class Context:
     job: Job
     resources: MutableMapping[Any, Any]
     cancellation: Cancellation = field(default_factory=Cancellation)
-    report: Callable[[float, str | None], None] | None = field(default=None, repr=False)
-    """Where the handler's progress goes. None where it is not read."""
+    services: HandlerServices | None = field(default=None, repr=False)
+    """Where progress and transactions go. None where no worker runs the handler."""
+    lease: Any = field(default=None, repr=False)
+    """The worker's record of the job. The services ask for it."""
     result: StoredResult | None = field(default=None, init=False, repr=False)
     """Set by the executor of a task that stores its results."""
     stores_result: bool = field(default=False, init=False, repr=False)
     """Set beforehand by that executor: a handler's transaction then waits for the result."""
-    begin_transaction: Callable[[Context, object, bool], HandlerTransaction] | None = field(
-        default=None, init=False, repr=False
-    )
-    """Begins the handler's transaction. Set by the worker."""
     transaction_begun: bool = field(default=False, init=False, repr=False)
     """The one transaction that a run may have was begun."""
     ended: bool = field(default=False, init=False, repr=False)
@@ -605,12 +612,12 @@ class Context:
         exception rolls back, and the job fails or is retried as always; with `keep_on_retry` a
         RetryRequested commits what was written together with the retry.
         """
-        if self.begin_transaction is None:
+        if self.services is None:
             raise InvalidInput(
                 "ctx.transaction() works in a handler that a worker runs; in a test run the job "
                 "with holdfast.testing"
             )
-        return self.begin_transaction(self, target, keep_on_retry)
+        return self.services.begin(self, target, keep_on_retry=keep_on_retry)
 
     def progress(self, fraction: float, message: str | None = None) -> Awaitable[None]:
         """Say how far the job is, from 0 to 1. The last word is stored a few times a second.
@@ -621,8 +628,8 @@ class Context:
             raise InvalidInput(f"progress must be a number from 0 to 1, got {fraction!r}")
         if message is not None and not isinstance(message, str):
             raise InvalidInput(f"the message of a progress must be a str, got {message!r}")
-        if self.report is not None:
-            self.report(float(fraction), message)
+        if self.services is not None:
+            self.services.note(self.lease, float(fraction), message)
         return _DONE
 
     @property

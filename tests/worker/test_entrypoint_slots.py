@@ -69,7 +69,7 @@ async def test_short_jobs_are_claimed_ahead_and_released_when_the_next_ones_are_
     for one in (first, second):
         desk.end(one)
     desk.entrypoints.expect(1.0, steady=True)
-    assert desk.offered(room) == 6
+    assert desk.offered(room) == 10
     await desk.begin("cdef", "slow")
     await desk.until_released(2)
     assert (desk.started, desk.released) == (list("abcd"), ["e", "f"])

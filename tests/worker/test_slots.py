@@ -53,14 +53,14 @@ async def test_what_waits_for_a_slot_in_vain_is_released_and_no_more_is_claimed_
     ("settings", "ended", "ahead"),
     [
         ({"concurrency": 100, "batch_size": 500}, 0, 0),
-        ({"concurrency": 100, "batch_size": 500}, 30, 60),
+        ({"concurrency": 100, "batch_size": 500}, 30, 120),
         ({"concurrency": 100, "batch_size": 500}, 800, 900),
         ({"concurrency": 100, "batch_size": 60}, 30, 20),
         ({"concurrency": 1000}, 500, 0),
     ],
     ids=["long jobs", "short jobs", "as many as two batches", "small batches", "room for batches"],
 )
-def test_as_many_are_claimed_ahead_as_end_during_two_claims(
+def test_as_many_are_claimed_ahead_as_end_during_four_claims(
     settings: dict[str, Any], ended: int, ahead: int
 ) -> None:
     slots = Slots(WorkerSettings(**settings))
@@ -74,7 +74,7 @@ def test_as_many_are_claimed_ahead_as_end_during_two_claims(
 
 
 @pytest.mark.parametrize(
-    ("claim_seconds", "ahead"), [(3600.0, 4), (1e-9, 0)], ids=["short", "long"]
+    ("claim_seconds", "ahead"), [(3600.0, 8), (1e-9, 0)], ids=["short", "long"]
 )
 async def test_jobs_that_end_before_the_next_claim_is_sent_count_as_well(
     claim_seconds: float, ahead: int

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from holdfast.models import Context, Job
     from holdfast.task import EntrypointExecutorParameters
 
@@ -45,8 +47,9 @@ class EntrypointExecutor(AbstractEntrypointExecutor):
         self._func = self.parameters.func
         self._accepts_context = self.parameters.accepts_context
 
-    async def execute(self, job: Job, context: Context) -> None:
-        if self._accepts_context:
-            await self._func(job, context)
-        else:
-            await self._func(job)
+    def execute(self, job: Job, context: Context) -> Coroutine[Any, Any, None]:
+        """Return the handler's own coroutine. One around it would only take time."""
+        running: Coroutine[Any, Any, None] = (
+            self._func(job, context) if self._accepts_context else self._func(job)
+        )
+        return running

@@ -36,7 +36,7 @@ _UNKNOWN = Released("the outcome of the handler's commit is unknown")
 
 
 def begin(
-    sources: Sources, lease: Lease, context: Context, target: object, keep_on_retry: bool
+    sources: Sources, lease: Lease, context: Context, target: object, *, keep_on_retry: bool
 ) -> HandlerTransaction:
     """Begin the transaction of a run, of which there is at most one."""
     if context.ended:

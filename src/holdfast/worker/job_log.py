@@ -28,13 +28,13 @@ _LEAST_HIDDEN = 4
 
 
 def log_ended(worker: str, endings: Sequence[Ending]) -> None:
-    """Write a line about each job. Success is logged for those who debug."""
-    every = logger.isEnabledFor(logging.DEBUG)
+    """Write a line about each job of one kind of outcome. Success is logged for those who debug."""
+    if isinstance(endings[0][1], Succeeded) and not logger.isEnabledFor(logging.DEBUG):
+        return
     for lease, outcome in endings:
-        if every or type(outcome) is not Succeeded:
-            level, words, record = _described(outcome)
-            name = type(outcome).__name__.lower()
-            log_job(worker, lease.job, level, name, words, record, seconds=lease.seconds_run)
+        level, words, record = _described(outcome)
+        name = type(outcome).__name__.lower()
+        log_job(worker, lease.job, level, name, words, record, seconds=lease.seconds_run)
 
 
 def log_job(

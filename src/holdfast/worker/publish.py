@@ -53,10 +53,11 @@ class Publisher:
     def _settled(self, endings: Sequence[Ending]) -> None:
         self._lease_set.drop(lease for lease, _ in endings)
         log_ended(self._worker, endings)
-        if self._signal is not None:
+        # All of them took one transition, so their outcomes are of one kind.
+        if self._signal is not None and isinstance(endings[0][1], Retried):
             for _, outcome in endings:
-                if isinstance(outcome, Retried):
-                    self._signal.set_in(outcome.delay)
+                assert isinstance(outcome, Retried)  # noqa: S101 - see above
+                self._signal.set_in(outcome.delay)
         if self._observers:
             runs = [(lease.job, outcome, lease.seconds_run) for lease, outcome in endings]
             self._observers.notify(Settled(self._worker, runs))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import monotonic
@@ -22,7 +21,7 @@ from holdfast.models import (
 )
 from holdfast.retry import message_of, outcome_of
 from holdfast.worker.breaker_gate import judge
-from holdfast.worker.handler_transaction import begin
+from holdfast.worker.handler_transaction import HandlerTransaction, begin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
@@ -42,21 +41,27 @@ _STOPPED: Mapping[str, Outcome] = {
 }
 
 
-async def run(
-    resources: MutableMapping[Any, Any], lease: Lease, sources: Sources, progress: ProgressWriter
-) -> Outcome:
-    """Run the handler of a lease, unless it was stopped before or is too old to be trusted.
+class Services:
+    """Takes the progress of handlers, and begins their transactions."""
 
-    Its own transaction, if it begins one, ends the job through `sources`.
-    """
+    def __init__(self, sources: Sources, progress: ProgressWriter) -> None:
+        self._sources = sources
+        self.note = progress.note
+
+    def begin(self, context: Context, target: object, *, keep_on_retry: bool) -> HandlerTransaction:
+        """Begin the transaction of a run. It ends the job in the table that the job is from."""
+        return begin(self._sources, context.lease, context, target, keep_on_retry=keep_on_retry)
+
+
+async def run(resources: MutableMapping[Any, Any], lease: Lease, services: Services) -> Outcome:
+    """Run the handler of a lease, unless it was stopped before or is too old to be trusted."""
     # Note the start before reading the reason: see worker/rescue.py.
     began = lease.began = monotonic()
     if lease.cancellation.reason is not None:
         return _STOPPED[lease.cancellation.reason]
     if began >= lease.trusted_until:
         return _STOPPED[UNTRUSTED]
-    context = Context(lease.job, resources, lease.cancellation, partial(progress.note, lease))
-    context.begin_transaction = partial(begin, sources, lease)
+    context = Context(lease.job, resources, lease.cancellation, services, lease)
     try:
         await lease.entrypoint.executor.execute(lease.job, context)
     except BaseException as error:  # SystemExit and the like must not end the worker

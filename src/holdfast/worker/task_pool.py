@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import monotonic
 from holdfast.models import NOT_STARTED, LargePayload, Outcome, Released
-from holdfast.worker.run import fetch_payload, run
+from holdfast.worker.run import Services, fetch_payload, run
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -46,11 +46,12 @@ class TaskPool:
     ) -> None:
         self._dispatcher = dispatcher
         self._settler = settler
-        self._sources = sources
-        self._progress = progress
+        self._services = Services(sources, progress)
         self._payloads = payloads
         self._resources = resources
         self._running: set[asyncio.Task[None]] = set()
+        # Finding out the running loop asks the system for the process id, and is as slow.
+        self._loop = asyncio.get_running_loop()
         # The caller's context may be the one of the handler that has just ended.
         self._context = copy_context()
         self.rounds = 0
@@ -62,14 +63,14 @@ class TaskPool:
 
     async def run(self) -> None:
         """Start a task for each lease that may start, until cancelled."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         size = _SMALLEST_SLICE
         while True:
             count = await self._dispatcher.startable()
             began = monotonic()
             for _ in range(min(size, count)):
                 # The loop holds the task until it starts, and _running from then on.
-                loop.create_task(self._work(), context=self._context.copy())  # noqa: RUF006
+                loop.create_task(self._work(), context=self._context.copy())
             # Afterwards they have taken their leases, and how long they took is known.
             await asyncio.sleep(0)
             slow = monotonic() - began > _SLICE_SECONDS
@@ -83,14 +84,14 @@ class TaskPool:
         if lease is None:
             return
         outcome: Outcome = _NOT_STARTED
-        lease.task = task = asyncio.current_task()
+        lease.task = task = asyncio.current_task(self._loop)
         assert task is not None  # noqa: S101 - it is only run as one
         self._running.add(task)
         try:
             missing = None
             if type(lease.job.payload) is LargePayload:
                 missing = await fetch_payload(lease, self._payloads)
-            outcome = missing or await run(self._resources, lease, self._sources, self._progress)
+            outcome = missing or await run(self._resources, lease, self._services)
         finally:
             lease.task = None
             self._running.discard(task)

@@ -157,9 +157,11 @@ def committed(ending: Ending) -> Written:
 def _change_of(ending: Ending) -> Change:
     """Return the change that an outcome asks for."""
     lease, outcome = ending
+    if isinstance(outcome, Succeeded):
+        # Nearly every outcome. The match below takes five times as long.
+        result = outcome.result
+        return Change(lease.key) if result is None else Change(lease.key, result=result)
     match outcome:
-        case Succeeded(result):
-            return Change(lease.key, result=result)
         case Retried(delay, error, traceback, reason):
             cap = lease.entrypoint.max_attempts
             return Change(lease.key, delay, error, reason, traceback, cap)

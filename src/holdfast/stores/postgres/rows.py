@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.errors import UnreadableReply
@@ -21,6 +22,8 @@ T = TypeVar("T")
 
 _STATUS = {str(status): status for status in Status}
 _PICKED, _HELD = TRANSITIONS[Verb.CLAIM].target, RETIRE_UNCLAIMABLE.target
+_job_of: Callable[[tuple[Any, ...]], Job] = partial(tuple.__new__, Job)
+"""Job._make without its check of the length, which takes half its time."""
 _JOB_STATUS = JOB_COLUMNS.index("status")
 _JOB_HEADERS = JOB_COLUMNS.index("headers")
 _WORDS = (str, bytes)
@@ -97,7 +100,7 @@ def claimed(
         leases[entrypoint] if leased else None,
         error, instants[error_at], instants[held_at], None,
     )  # fmt: skip
-    return Job._make(values)
+    return _job_of(values)
 
 
 def integers(values: Iterable[int]) -> str:
