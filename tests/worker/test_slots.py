@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -47,6 +48,21 @@ async def test_what_waits_for_a_slot_in_vain_is_released_and_no_more_is_claimed_
     desk.end()
     await desk.begin("d")
     assert desk.started == ["a", "d"]
+
+
+async def test_jobs_keep_their_places_when_the_event_loop_was_blocked_meanwhile() -> None:
+    desk = Desk(concurrency=1)
+    desk.dispatcher.slots.expect(5)
+    await desk.begin("abc")
+    timer = desk.dispatcher._late_timer
+    time.sleep(2 * dispatcher.SLOT_WAIT_SECONDS)  # noqa: ASYNC251 - it blocks the loop on purpose
+    # The timer comes before the handlers that would have ended meanwhile.
+    while desk.dispatcher._late_timer is timer:  # noqa: ASYNC110 - nothing else may run between
+        await asyncio.sleep(0)
+    assert (desk.started, desk.released, desk.waiting) == (["a"], [], 2)
+    # Only once: if no slot becomes free in the same time again, other workers get them.
+    await desk.until_released(2)
+    assert desk.released == ["b", "c"]
 
 
 @pytest.mark.parametrize(

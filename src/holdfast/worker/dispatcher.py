@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import monotonic
@@ -38,6 +39,9 @@ _FOREVER_SECONDS = 3600.0
 
 SLOT_WAIT_SECONDS = 0.25
 """A job that waits longer than this for a slot is released."""
+
+_STALL_SECONDS = 0.05
+"""A timer that is later than this was held up by a blocked event loop or a busy machine."""
 
 _NOT_STARTED = Released(NOT_STARTED)
 _NO_SLOT = Released("no slot was free")
@@ -290,11 +294,17 @@ class Dispatcher:
             due.append(self.entrypoints.late_at)
         if first := min((at for at in due if at is not None), default=None):
             loop = asyncio.get_running_loop()
-            self._late_timer = loop.call_later(first - monotonic(), self._release_late)
+            self._late_timer = loop.call_later(first - monotonic(), self._release_late, first)
 
-    def _release_late(self) -> None:
+    def _release_late(self, due: float, *, excused: bool = False) -> None:
+        """Release leases that have waited too long, unless handlers had no time to end before."""
         self._late_timer = None
         now = monotonic()
+        if now - due > _STALL_SECONDS and not excused:
+            again = partial(self._release_late, now + SLOT_WAIT_SECONDS, excused=True)
+            loop = asyncio.get_running_loop()
+            self._late_timer = loop.call_later(SLOT_WAIT_SECONDS, again)
+            return
         late = self.slots.take_late(now)
         if self.entrypoints is not None:
             without_entrypoint = self.entrypoints.take_late(now)
