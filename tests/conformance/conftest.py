@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,11 +22,22 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 
 
+_SESSION_LOOP = pytest.mark.asyncio(loop_scope="session")
+"""One event loop for all of them, because a connection that is opened once belongs to one."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    # Here the event loop gets its scope. A marker that comes later makes a loop for each test, and
+    # with it all backends.
+    if inspect.iscoroutinefunction(metafunc.function):
+        metafunc.definition.add_marker(_SESSION_LOOP, append=False)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # One event loop for all of them, because a connection that is opened once belongs to one.
     for item in items:
         if _HERE in item.path.parents and pytest_asyncio.is_async_test(item):
-            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+            item.add_marker(_SESSION_LOOP, append=False)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
