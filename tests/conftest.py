@@ -61,20 +61,33 @@ def pytest_asyncio_loop_factories(
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the second loop on the second server: neither depends on the other."""
+    """Without `make test-all`, each loop, server and store, but not each with each other."""
     if servers.ALL:
         return
-    left_out = [item for item in items if _is_second_loop_on_second_server(item)]
+    left_out = {item for item in items if isinstance(item, pytest.Function) and _is_mixed(item)}
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
 
-def _is_second_loop_on_second_server(item: pytest.Item) -> bool:
-    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+def _is_mixed(item: pytest.Function) -> bool:
+    """Whether a test on both loops runs on the usual one with a server or store that is not usual.
+
+    uvloop goes with the embedded server, asyncio's loop with Debian's; a test of both stores has
+    PostgreSQL on uvloop, and memory on asyncio's loop.
+    """
+    chosen = item.callspec.id.split("-") if hasattr(item, "callspec") else []
+    loops = {"uvloop", "asyncio"}.intersection(chosen)
+    others = _ALTERNATIVES.intersection(chosen)
+    if not loops or not others:
         return False
-    chosen = item.callspec.id.split("-")
-    return "asyncio" in chosen and any(part.startswith("debian") for part in chosen)
+    usual = others <= {servers.EMBEDDED, "postgres"}
+    return usual != (loops == {"uvloop"})
+
+
+_KINDS = servers.available()
+_ALTERNATIVES = {"memory", "postgres", *(_KINDS if len(_KINDS) > 1 else ())}
+"""What a test may be repeated on, beside the loops."""
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

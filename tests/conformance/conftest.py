@@ -36,7 +36,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if _HERE in item.path.parents and pytest_asyncio.is_async_test(item):
+        if item.path.parent == _HERE and pytest_asyncio.is_async_test(item):
             item.add_marker(_SESSION_LOOP, append=False)
 
 
