@@ -11,13 +11,15 @@ import signal
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import psycopg
 
 from devtools.cluster import Cluster, debian, find_binaries, make_passable, postmaster
 from holdfast import embedded
+from holdfast.settings import Names
+from holdfast.stores.postgres.migrate import install_sql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +32,13 @@ ALL = bool(os.environ.get("HOLDFAST_TEST_ALL"))
 # Thrown away after the run, so nothing is gained by waiting for the disk.
 VOLATILE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
+_INSTALL = install_sql(Names())
+_SEARCH_PATH = "?options=-csearch_path%3D"
 _RUN_PREFIX = "holdfast-test-"
+_MEMORY, _ROOM_BYTES = Path("/dev/shm"), 4 * 2**30  # noqa: S108 (each run makes a folder there)
+"""The tables of a queue are sixty files, which a disk is slow to create. Small machines, and
+containers by default, have too little room in memory.
+"""
 _PATIENCE_SECONDS = 60
 
 
@@ -50,7 +58,82 @@ class Database:
 
     @property
     def dsn(self) -> str:
-        return f"{self.server_dsn}?options=-csearch_path%3D{self.schema}"
+        return f"{self.server_dsn}{_SEARCH_PATH}{self.schema}"
+
+
+class Administrator:
+    """Creates, fills and drops the schemas of one database, all in one session.
+
+    A new session reads the catalogues first, which costs more than the tables of a queue.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._connection = self._connect()
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        connection = psycopg.connect(self._dsn, autocommit=True, prepare_threshold=None)
+        connection.execute("set lock_timeout = '5s'")
+        return connection
+
+    def create(self, schema: str) -> None:
+        self._run(f"create schema if not exists {schema}")
+
+    def install(self, schema: str) -> None:
+        """Create the tables of a queue in an empty schema, as `holdfast sql install` does."""
+        found = self._run(f"select from pg_class where relnamespace = '{schema}'::regnamespace")
+        if not found.rowcount:
+            self._run(f"set search_path to {schema}; {_INSTALL}; set search_path to default")
+
+    def drop(self, schema: str) -> None:
+        statement = f"drop schema if exists {schema} cascade"
+        try:
+            self._run(statement)
+        except psycopg.errors.LockNotAvailable:
+            # A worker that a test froze inside a transaction must not fail the tests after it.
+            self._run(
+                "select pg_terminate_backend(l.pid) from pg_locks l"
+                " join pg_class c on c.oid = l.relation"
+                " join pg_namespace n on n.oid = c.relnamespace"
+                f" where n.nspname = '{schema}' and l.pid <> pg_backend_pid()"
+            )
+            self._run(statement)
+
+    def _run(self, statements: str) -> psycopg.Cursor[Any]:
+        try:
+            return self._connection.execute(statements.encode())
+        except psycopg.OperationalError:
+            # A test may end all other sessions of its database.
+            if not self._connection.broken:
+                raise
+            self._connection = self._connect()
+            return self._connection.execute(statements.encode())
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+_administrators: dict[str, Administrator] = {}
+
+
+def prepare(dsn: str) -> None:
+    """Create the tables of a queue in an empty schema of a shared server.
+
+    Whoever installs them afterwards finds them, which costs a tenth. Anywhere else this does
+    nothing.
+    """
+    server_dsn, _, schema = dsn.partition(_SEARCH_PATH)
+    if server_dsn in _administrators and schema.isidentifier():
+        _administrators[server_dsn].install(schema)
+
+
+def root() -> Path:
+    """Where the servers of all runs keep their data: in memory if there is room for it."""
+    try:
+        room = shutil.disk_usage(_MEMORY).total
+    except OSError:
+        room = 0
+    return _MEMORY if room >= _ROOM_BYTES else Path(tempfile.gettempdir())
 
 
 class SharedServers:
@@ -69,19 +152,25 @@ class SharedServers:
                 names = connection.execute("select datname from pg_database").fetchall()
                 if (self._database,) not in names:
                     connection.execute(f'create database "{self._database}"'.encode())
-            self._dsns[kind] = server_dsn.removesuffix("postgres") + self._database
+            dsn = server_dsn.removesuffix("postgres") + self._database
+            _administrators[dsn] = Administrator(dsn)
+            self._dsns[kind] = dsn
         return self._dsns[kind]
+
+    def close(self) -> None:
+        for dsn in self._dsns.values():
+            _administrators.pop(dsn).close()
 
     @contextlib.contextmanager
     def schema(self, kind: str) -> Iterator[Database]:
         """A new schema, dropped afterwards with all that is in it."""
         database = Database(kind, self.dsn(kind), f"test_{secrets.token_hex(6)}")
-        with psycopg.connect(database.server_dsn, autocommit=True) as connection:
-            connection.execute(f"create schema {database.schema}".encode())
+        administrator = _administrators[database.server_dsn]
+        administrator.create(database.schema)
         try:
             yield database
         finally:
-            _drop(database)
+            administrator.drop(database.schema)
 
     @contextlib.contextmanager
     def private(self, kind: str | None = None) -> Iterator[Cluster]:
@@ -106,18 +195,20 @@ class SharedServers:
 @contextlib.contextmanager
 def shared_servers(run: str, process: str) -> Iterator[SharedServers]:
     """Take part in a run; the last process to leave stops its servers and removes its files."""
-    directory = Path(tempfile.gettempdir()) / f"{_RUN_PREFIX}{run}"
+    directory = root() / f"{_RUN_PREFIX}{run}"
     lock = _join(directory)
+    shared = SharedServers(directory, process)
     try:
-        yield SharedServers(directory, process)
+        yield shared
     finally:
+        shared.close()
         os.close(lock)
         sweep(directory)
 
 
 def sweep_abandoned() -> None:
     """Stop what runs left behind that were killed before they could clean up."""
-    for directory in Path(tempfile.gettempdir()).glob(f"{_RUN_PREFIX}*"):
+    for directory in root().glob(f"{_RUN_PREFIX}*"):
         sweep(directory)
 
 
@@ -177,21 +268,3 @@ def _end(data: Path) -> None:
             process.wait(_PATIENCE_SECONDS)
         except psutil.TimeoutExpired:
             process.kill()
-
-
-def _drop(database: Database) -> None:
-    statement = f"drop schema if exists {database.schema} cascade".encode()
-    with psycopg.connect(database.server_dsn, autocommit=True) as connection:
-        connection.execute("set lock_timeout = '5s'")
-        try:
-            connection.execute(statement)
-        except psycopg.errors.LockNotAvailable:
-            # A worker that a test froze inside a transaction must not fail the tests after it.
-            connection.execute(
-                "select pg_terminate_backend(l.pid) from pg_locks l"
-                " join pg_class c on c.oid = l.relation"
-                " join pg_namespace n on n.oid = c.relnamespace"
-                " where n.nspname = %s and l.pid <> pg_backend_pid()",
-                [database.schema],
-            )
-            connection.execute(statement)

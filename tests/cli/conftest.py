@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 def installed(pg18: Database) -> str:
     """The DSN of a database with empty tables."""
 
-    async def install() -> None:
-        async with Holdfast.connect(pg18.dsn) as hf:
-            await hf.install()
-
-    asyncio.run(install())
+    servers.prepare(pg18.dsn)
     return pg18.dsn
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import psutil
 
 from holdfast import Holdfast, NewJob
+from tests import servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -222,6 +223,7 @@ class Bench:
 def installed(directory: Path, dsn: str) -> Iterator[Bench]:
     """A bench on a database with the tables."""
     bench = Bench(directory, dsn)
+    servers.prepare(dsn)
     bench.ask(lambda holdfast: holdfast.install())
     try:
         yield bench

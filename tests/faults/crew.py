@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import uvloop
 
 from holdfast import Holdfast, JobId
+from tests import servers
 from tests.faults.apps import Plan
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Crew:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     async def __aenter__(self) -> Self:
+        servers.prepare(self._dsn)
         await self.hf.install()
         return self
 

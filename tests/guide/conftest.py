@@ -8,6 +8,7 @@ import asyncpg
 import pytest
 
 from holdfast import Holdfast
+from tests import servers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -24,6 +25,7 @@ async def connection(pg: Database) -> AsyncIterator[Any]:
 
 @pytest.fixture
 async def hf(pg: Database) -> AsyncIterator[Holdfast]:
+    servers.prepare(pg.dsn)
     async with Holdfast.connect(pg.dsn) as made:
         await made.install()
         yield made

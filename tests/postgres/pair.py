@@ -15,6 +15,7 @@ from holdfast.models import JobId, LeaseKey
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
 from holdfast.stores.postgres.store import PostgresStore
+from tests import servers
 from tests.postgres import tables
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class World:
 
 @contextmanager
 def world_on(dsn: str) -> Iterator[World]:
+    servers.prepare(dsn)
     with asyncio.Runner() as runner:
         connection = runner.run(asyncpg.connect(dsn))
         try:

@@ -12,6 +12,7 @@ from holdfast.stores.postgres import rows
 from holdfast.stores.postgres.binding import JOB_COLUMNS, LOG_COLUMNS
 from holdfast.stores.postgres.drivers.asyncpg import AsyncpgDriver
 from holdfast.stores.postgres.store import PostgresStore
+from tests import servers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -38,6 +39,7 @@ async def installed(
     dsn: str, clock: Clock | None = None
 ) -> AsyncIterator[tuple[Any, PostgresStore]]:
     """A connection, and a store over it whose tables exist."""
+    servers.prepare(dsn)
     async with session(dsn) as connection:
         store = PostgresStore(AsyncpgDriver(connection), NAMES, clock=clock)
         await store.install()

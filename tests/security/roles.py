@@ -11,7 +11,7 @@ from psycopg.sql import SQL, Identifier
 
 from holdfast.settings import Names
 from holdfast.stores.postgres.grants import DatabaseRole, RoleNames, grants_sql
-from holdfast.stores.postgres.migrate import install_sql
+from tests import servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,12 +52,11 @@ def granted(
     database: Database, names: Names | None = None, *, installed: bool = False
 ) -> Iterator[Roles]:
     """Tables of the owner's, and a user for each role. Roles belong to the whole server."""
-    of_tables = names or Names()
+    if not installed:
+        servers.prepare(database.dsn)
     roles = RoleNames(**{role: f"{database.schema}_{role}" for role in DatabaseRole})
     with psycopg.connect(database.dsn, autocommit=True) as owner:
-        if not installed:
-            owner.execute(install_sql(of_tables).encode())
-        owner.execute(grants_sql(of_tables, roles).encode())
+        owner.execute(grants_sql(names or Names(), roles).encode())
         for role, name in roles.all().items():
             login = SQL("create role {} login in role {}")
             owner.execute(login.format(Identifier(_login(roles, role)), Identifier(name)))

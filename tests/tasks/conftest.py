@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast import Holdfast
+from tests import servers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -19,6 +20,7 @@ async def hf(request: pytest.FixtureRequest) -> AsyncIterator[Holdfast]:
         yield Holdfast.in_memory()
         return
     dsn = request.getfixturevalue("pg18").dsn
+    servers.prepare(dsn)
     async with Holdfast.connect(dsn, driver=request.param) as hf:
         await hf.install()
         yield hf

@@ -12,6 +12,7 @@ from holdfast import Holdfast, InMemoryDriver, Queries
 from holdfast.stores.postgres.drivers import connect
 from holdfast.stores.postgres.grants import DatabaseRole
 from holdfast.stores.postgres.store import PostgresStore
+from tests import servers
 from tests.security.roles import granted
 from tests.security.split import RolesStore
 
@@ -54,6 +55,7 @@ class connecting:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> NewWorker:
+        servers.prepare(self._dsn)
         await self._make().install()
         return self._make
 
