@@ -2,7 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 3
+# Tests wait for servers and other processes about half of their time.
+WORKERS ?= $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
+# Tests of one file stay together, because they share what the file prepares.
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # Tests start hundreds of processes, each of which would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -20,10 +23,10 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@touch $@
 
 test: $(VENV)/ready ## Run the tests on real PostgreSQL servers
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(PYTEST) $(ARGS)
 
 test-all: $(VENV)/ready ## Run the tests on every driver and server, then on other Pythons
-	HOLDFAST_TEST_ALL=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	HOLDFAST_TEST_ALL=1 $(PYTEST) $(ARGS)
 	@for python in python3.12 python3.13; do \
 	  if $$python --version >/dev/null 2>&1; then \
 	    $(MAKE) --no-print-directory test VENV=.venv-$$python PYTHON=$$python || exit 1; \
