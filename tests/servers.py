@@ -60,6 +60,10 @@ class Database:
     def dsn(self) -> str:
         return f"{self.server_dsn}{_SEARCH_PATH}{self.schema}"
 
+    def script(self, statements: str) -> None:
+        """Run a script with its own `begin` and `commit`, as the owner of everything."""
+        _administrators[self.server_dsn].script(self.schema, statements)
+
 
 class Administrator:
     """Creates, fills and drops the schemas of one database, all in one session.
@@ -83,7 +87,11 @@ class Administrator:
         """Create the tables of a queue in an empty schema, as `holdfast sql install` does."""
         found = self._run(f"select from pg_class where relnamespace = '{schema}'::regnamespace")
         if not found.rowcount:
-            self._run(f"set search_path to {schema}; {_INSTALL}; set search_path to default")
+            self.script(schema, _INSTALL)
+
+    def script(self, schema: str, statements: str) -> None:
+        """Run a script with its own `begin` and `commit` in a schema."""
+        self._run(f"set search_path to {schema}; {statements}; set search_path to default")
 
     def drop(self, schema: str) -> None:
         statement = f"drop schema if exists {schema} cascade"

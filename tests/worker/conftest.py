@@ -13,7 +13,7 @@ from holdfast.stores.postgres.drivers import connect
 from holdfast.stores.postgres.grants import DatabaseRole
 from holdfast.stores.postgres.store import PostgresStore
 from tests import servers
-from tests.security.roles import granted
+from tests.security.roles import granted_again
 from tests.security.split import RolesStore
 
 if TYPE_CHECKING:
@@ -35,9 +35,8 @@ async def new_worker(request: pytest.FixtureRequest) -> AsyncIterator[NewWorker]
         driver = InMemoryDriver()
         yield lambda: Holdfast(driver)
         return
-    with granted(request.getfixturevalue("pg18")) as roles:
-        async with connecting_as(roles) as connect:
-            yield connect
+    async with connecting_as(granted_again(request.getfixturevalue("pg18"))) as connect:
+        yield connect
 
 
 @pytest.fixture
