@@ -185,8 +185,17 @@ class SharedServers:
         """A started server that belongs to the caller alone, with real fsync."""
         directory = self.directory / f"private-{secrets.token_hex(6)}"
         folder = available()[kind] if kind else find_binaries()
-        with Cluster(directory, binaries=folder) as server:
+        with Cluster(directory, binaries=folder, fresh=self._fresh(folder)) as server:
             yield server
+
+    def _fresh(self, binaries: Path) -> Path:
+        """The data of a new cluster; to copy it takes a tenth of the time of `initdb`."""
+        name = "fresh" + str(binaries).replace("/", "-")
+        made = Cluster(self.directory / name, binaries=binaries)
+        with _locked(self.directory / f"{name}.lock"):
+            if not made.data.exists():
+                made.initialise()
+        return made.data
 
     def _ensure_started(self, kind: str) -> str:
         address = self.directory / f"{kind}.dsn"
