@@ -322,21 +322,30 @@ class Holdfast(TaskMethods):
         return register
 
     def _add_task(self, task: Task[..., Any]) -> None:
-        self._registry.add_all(task.entrypoints())
-        for name in task.names:
-            self._tasks[name] = task
-        task.bind(self._client)
+        self._add_tasks([task])
+
+    def _add_tasks(self, tasks: Iterable[Task[..., Any]]) -> None:
+        """Register all of them or, where one is refused, none. What is registered stays."""
+        known = set(self._tasks.values())
+        given = list(dict.fromkeys(tasks))
+        new = [task for task in given if task not in known]
+        self._registry.add_all([each for task in new for each in task.entrypoints()])
+        self._tasks |= {name: task for task in new for name in task.names}
+        for task in given:
+            task.bind(self._client)
 
     def include(self, *groups: TaskGroup) -> None:
-        """Register the tasks of groups, and enqueue their jobs here from now on."""
+        """Register the tasks of groups, and enqueue their jobs here from now on.
+
+        A group may be included again, such as after tasks were added to it.
+        """
         for group in groups:
             if not isinstance(group, TaskGroup):
                 raise InvalidTask(
                     f"include() takes a TaskGroup, got {group!r}; register one function with "
                     "@hf.task"
                 )
-            for task in group.tasks:
-                self._add_task(task)
+        self._add_tasks(task for group in groups for task in group.tasks)
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.errors import HoldfastError, RetryRequested
+from holdfast.errors import HoldfastError, InvalidPayload, RetryRequested
 from holdfast.models import Failed, Held, Job, OnFailure, Outcome, Retried, TracebackRecord
 from holdfast.redact import redact
 
@@ -131,7 +131,7 @@ def outcome_of(error: BaseException, job: Job, entrypoint: Rules) -> Outcome:
     if request := requested(error):
         return _retried(request, error, job, context)
     record = replace(describe(error, context=context), job_id=job.id)
-    if entrypoint.on_failure == "hold":
+    if entrypoint.on_failure == "hold" or isinstance(error, InvalidPayload):
         return Held(_headline(record), record)
     return Failed(_headline(record), record)
 

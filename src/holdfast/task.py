@@ -122,15 +122,23 @@ class Registry:
 
     def add_all(self, entrypoints: Sequence[Entrypoint]) -> None:
         """Add all of them or, where one is refused, none."""
-        for entrypoint in entrypoints:
-            self._check_breaker(entrypoint)
-            first = self._entrypoints.get(entrypoint.name)
-            if first is not None and first is not entrypoint:
-                raise InvalidInput(
-                    f"entrypoint {entrypoint.name!r} has two handlers, {_named(first.func)} and "
-                    f"{_named(entrypoint.func)}; give one of them another name"
-                )
-        self._entrypoints.update({entrypoint.name: entrypoint for entrypoint in entrypoints})
+        before = dict(self._entrypoints)
+        try:
+            for entrypoint in entrypoints:
+                self._check_breaker(entrypoint)
+                self._check_name(entrypoint)
+                self._entrypoints[entrypoint.name] = entrypoint
+        except InvalidInput:
+            self._entrypoints = before
+            raise
+
+    def _check_name(self, entrypoint: Entrypoint) -> None:
+        first = self._entrypoints.get(entrypoint.name)
+        if first is not None and first is not entrypoint:
+            raise InvalidInput(
+                f"entrypoint {entrypoint.name!r} has two handlers, {_named(first.func)} and "
+                f"{_named(entrypoint.func)}; give one of them another name"
+            )
 
     def _check_breaker(self, entrypoint: Entrypoint) -> None:
         ours = entrypoint.breaker
@@ -284,7 +292,7 @@ def underlying(func: Any) -> Any:
     while not isinstance(func, FunctionType):
         if isinstance(func, functools.partial):
             func = func.func
-        elif isinstance(func, MethodType):
+        elif isinstance(func, (MethodType, staticmethod)):
             func = func.__func__
         elif isinstance(type(func).__call__, FunctionType):
             func = type(func).__call__
@@ -402,8 +410,8 @@ def _arity_fault(subject: str, func: Handler, with_context: bool) -> str:
 
 
 def _is(test: Callable[[Any], bool], func: Any) -> bool:
-    while isinstance(func, functools.partial):
-        func = func.func
+    while isinstance(func, (functools.partial, staticmethod)):
+        func = func.func if isinstance(func, functools.partial) else func.__func__
     return test(func) or test(type(func).__call__)
 
 

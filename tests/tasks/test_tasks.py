@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import threading
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 from typing_extensions import TypedDict
 
 from holdfast import (
@@ -22,11 +23,16 @@ from holdfast import (
     InvalidArguments,
     InvalidInput,
     InvalidTask,
+    Job,
     Retry,
     Status,
     TaskGroup,
     exponential,
 )
+from tests.tasks import forward
+
+if TYPE_CHECKING:
+    from holdfast.models import OnFailure
 
 AT_ONCE = exponential(timedelta(microseconds=1), timedelta(microseconds=1))
 
@@ -225,10 +231,13 @@ async def test_an_exception_that_is_given_up_on_is_held_at_once(hf: Holdfast) ->
     }
 
 
-async def test_a_payload_that_does_not_fit_is_held_without_an_attempt(hf: Holdfast) -> None:
+@pytest.mark.parametrize("on_failure", ["hold", "delete"])
+async def test_a_payload_that_does_not_fit_is_held_without_an_attempt(
+    hf: Holdfast, on_failure: OnFailure
+) -> None:
     runs: list[int] = []
 
-    @hf.task(name="ship")
+    @hf.task(name="ship", on_failure=on_failure)
     async def ship(order: Order) -> None:
         runs.append(order.id)
 
@@ -292,6 +301,117 @@ async def test_a_task_is_read_when_the_classes_it_names_exist() -> None:
     assert job.payload == b'{"thing":{"n":3}}'
 
 
+async def test_a_model_may_name_a_class_that_comes_after_the_task(hf: Holdfast) -> None:
+    hf.include(forward.tasks)
+    tree = forward.Tree(leaf=forward.Leaf(number=3))
+    handle = await forward.grow.enqueue(tree)
+    await hf.run(mode="drain", signals=False)
+    assert await handle.result(timeout=10) == tree
+
+
+async def test_a_model_that_names_no_class_at_all_is_refused() -> None:
+    namespace: dict[str, Any] = {"tasks": TaskGroup(), "__name__": "incomplete"}
+    exec(  # noqa: S102 - a module of its own
+        "from pydantic import BaseModel\n"
+        "class Tree(BaseModel):\n"
+        "    leaf: 'Nowhere'\n"
+        "@tasks.task\n"
+        "async def grow(tree: Tree) -> None: ...\n",
+        namespace,
+    )
+    words = "'incomplete.grow': an annotation cannot be resolved .*'Nowhere'.*above the task"
+    with pytest.raises(InvalidTask, match=words):
+        Holdfast.in_memory().include(namespace["tasks"])
+    with pytest.raises(InvalidTask, match=words):
+        await namespace["grow"].enqueue({})
+
+
+class Written(BaseModel):
+    name: str = Field(serialization_alias="Name")
+
+
+class Excluded(BaseModel):
+    name: str = Field(exclude=True)
+
+
+class Typed(BaseModel):
+    type: str = Field(alias="kind")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "words"),
+    [
+        (Written, Written(name="x"), "value.name: Field required"),
+        (Excluded, Excluded(name="x"), "value.name: Field required"),
+        (list[Written] | None, [Written(name="x")], r"value.0.name: Field required"),
+        (dict[tuple[int, int], int], {(1, 2): 3}, "should be a valid"),
+    ],
+)
+async def test_arguments_that_could_not_be_read_back_are_refused(
+    annotation: Any, value: Any, words: str
+) -> None:
+    hf = Holdfast.in_memory()
+
+    async def ship(value: Any) -> None: ...
+
+    ship.__annotations__["value"] = annotation
+    with pytest.raises(InvalidArguments, match=f"could not be read back .*{words}.*one alias"):
+        await hf.task(name="ship")(ship).enqueue(value)
+    assert await hf.queries.queue_size() == []
+
+
+async def test_an_alias_and_a_validator_of_ones_own_are_read_back(hf: Holdfast) -> None:
+    class Order(BaseModel):
+        typed: Typed
+        note: str = ""
+
+        @field_validator("note")
+        @classmethod
+        def shout(cls, value: str) -> str:
+            return value.upper()
+
+    @hf.task(name="ship", store_result=True)
+    async def ship(order: Order) -> Order:
+        return order
+
+    order = Order(typed=Typed(kind="x"), note="a")
+    handle = await ship.enqueue(order)
+    await hf.run(mode="drain", signals=False)
+    assert await handle.result(timeout=10) == order
+
+
+async def test_a_static_method_is_a_task_like_another(hf: Holdfast) -> None:
+    class Shop:
+        @hf.task(name="ship", store_result=True)
+        @staticmethod
+        async def ship(number: int) -> int:
+            return 2 * number
+
+    handle = await Shop.ship.enqueue(4)
+    await hf.run(mode="drain", signals=False)
+    assert await handle.result(timeout=10) == 8
+
+
+@pytest.mark.parametrize("on_failure", ["hold", "delete"])
+async def test_a_plain_function_that_returns_a_coroutine_does_not_count_as_run(
+    hf: Holdfast, on_failure: OnFailure
+) -> None:
+    async def send(to: str) -> None: ...
+
+    @hf.task(name="mail", on_failure=on_failure)
+    @functools.wraps(send)
+    def mail(to: str) -> Any:
+        return send(to)
+
+    handle = await mail.enqueue("x")
+    await hf.run(mode="drain", signals=False)
+    assert await handle.status() is (Status.FAILED if on_failure == "hold" else Status.EXCEPTION)
+    record = await handle.error()
+    assert record is not None
+    assert "returned a coroutine" in record.exception_message
+    assert "`async def`" in record.exception_message
+
+
 def test_a_signature_that_cannot_be_read_is_refused() -> None:  # noqa: C901 - it defines functions
     hf = Holdfast.in_memory()
 
@@ -301,6 +421,7 @@ def test_a_signature_that_cannot_be_read_is_refused() -> None:  # noqa: C901 - i
     async def bare(number) -> None: ...  # type: ignore[no-untyped-def]
     async def second(number: int, context: Context) -> None: ...
     async def unreadable(lock: threading.Thread) -> None: ...
+    async def of_the_job(job: Job) -> None: ...
     async def yields(number: int) -> Any:
         yield number
 
@@ -311,6 +432,7 @@ def test_a_signature_that_cannot_be_read_is_refused() -> None:  # noqa: C901 - i
         (bare, "no annotation"),
         (second, "first parameter"),
         (unreadable, "cannot be read"),
+        (of_the_job, "'job' is the Job; take a Context first"),
         (yields, "contains `yield`"),
     ):
         with pytest.raises(InvalidTask if func is not yields else InvalidInput, match=words):
@@ -342,6 +464,56 @@ def test_a_name_or_an_alias_that_is_taken_is_refused() -> None:
 
     assert set(hf.tasks) == {"ship"}
     assert [entrypoint.name for entrypoint in hf.queue_manager.entrypoints] == ["ship"]
+
+
+async def test_a_group_may_be_included_again_and_in_another_queue() -> None:
+    tasks, first, second = TaskGroup(), Holdfast.in_memory(), Holdfast.in_memory()
+
+    @tasks.task(name="mail", aliases=("post",))
+    async def mail() -> None: ...
+
+    first.include(tasks, tasks)
+
+    @tasks.task(name="call")
+    async def call() -> None: ...
+
+    first.include(tasks)
+    assert set(first.tasks) == {"mail", "post", "call"}
+    second.include(tasks)
+    await mail.enqueue()
+    assert [size.count for size in await second.queries.queue_size()] == [1]
+    first.include(tasks)
+    await mail.enqueue()
+    assert [size.count for size in await first.queries.queue_size()] == [1]
+
+
+def test_where_one_task_is_refused_none_of_its_group_is_registered() -> None:
+    hf, tasks, others = Holdfast.in_memory(), TaskGroup(), TaskGroup()
+
+    async def mail() -> None: ...
+
+    tasks.task(name="first")(mail)
+    tasks.task(name="second")(mail)
+    others.task(name="third")(mail)
+    others.task(name="fourth", aliases=("second",))(mail)
+    with pytest.raises(InvalidInput, match="'second' has two handlers"):
+        hf.include(tasks, others)
+    with pytest.raises(InvalidTask, match="takes a TaskGroup"):
+        hf.include(tasks, [others])  # type: ignore[arg-type]
+    assert not hf.tasks
+    assert not hf.queue_manager.entrypoints
+    hf.include(tasks)
+    assert set(hf.tasks) == {"first", "second"}
+
+
+async def test_a_job_without_a_handle_cannot_be_asked_for() -> None:
+    hf = Holdfast.in_memory()
+
+    @hf.task
+    async def mail() -> None: ...
+
+    with pytest.raises(InvalidInput, match=r"'skip'.*has no handle"):
+        mail.options(on_conflict="skip")  # type: ignore[arg-type]
 
 
 async def test_a_task_of_no_queue_says_how_to_get_one() -> None:

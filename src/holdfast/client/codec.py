@@ -83,6 +83,7 @@ class Codec:
         made = typing_extensions.TypedDict("Arguments", fields)  # type: ignore[misc]
         self._arguments = self._adapter(made)
         self._result = self._adapter(signature.returns)
+        self._reads_back = _reads_back(self._arguments.core_schema)
         self.schema = self._arguments.json_schema(
             schema_generator=_SchemaWithSecrets, mode="validation"
         )
@@ -95,8 +96,12 @@ class Codec:
         )
 
     def _adapter(self, kind: Any) -> pydantic.TypeAdapter[Any]:
+        """NameError when a class within it names one that is not defined yet."""
         try:
-            return pydantic.TypeAdapter(kind)
+            adapter = pydantic.TypeAdapter(kind)
+            if not adapter.pydantic_complete:
+                adapter.rebuild(raise_errors=True)
+            return adapter
         except (pydantic.errors.PydanticUserError, TypeError) as error:
             raise InvalidTask(
                 f"task {self._name!r}: its annotations cannot be read: {_first_line(error)}"
@@ -123,7 +128,19 @@ class Codec:
                 f"{self._culprit(checked)} of task {self._name!r} cannot be written as JSON: "
                 f"{self._reason(error)}{_advice(error)}"
             ) from None
+        if not self._reads_back:
+            self._check_reads_back(payload)
         return payload, tuple(dict.fromkeys((*self.redacted, *found))) if found else self.redacted
+
+    def _check_reads_back(self, payload: bytes) -> None:
+        try:
+            self._arguments.validator.validate_json(payload)
+        except pydantic.ValidationError as error:
+            raise InvalidArguments(
+                f"the arguments of task {self._name!r} could not be read back from their JSON: "
+                f"{self._faults(error)}; give each field one alias for both directions, and each "
+                "serializer a form that its type accepts"
+            ) from None
 
     def decode(self, payload: bytes | None, hidden: set[str] | None = None) -> dict[str, Any]:
         """Decode the arguments in a payload. Add its secrets to `hidden`."""
@@ -174,6 +191,40 @@ class Codec:
     def _reason(self, error: Exception) -> str:
         """The message may quote a value."""
         return type(error).__name__ if self.redacted else _first_line(error)
+
+
+_SYMMETRIC = frozenset(
+    (
+        *("any", "none", "bool", "int", "float", "decimal", "str", "bytes", "uuid", "url"),
+        *("date", "time", "datetime", "timedelta", "enum", "literal", "nullable", "default"),
+        *("list", "tuple", "set", "frozenset", "dict", "union", "tagged-union"),
+        *("model", "model-fields", "model-field", "typed-dict", "typed-dict-field"),
+        *("dataclass", "dataclass-args", "dataclass-field", "definitions", "definition-ref"),
+    )
+)
+"""Kinds of Pydantic's core schemas whose JSON is always read back."""
+
+_ASYMMETRIC_KEYS = frozenset(("validation_alias", "serialization_alias", "serialization_exclude"))
+_NO_SCHEMA = frozenset(("metadata", "default", "config"))
+"""Parts of a core schema that describe no value."""
+
+
+def _reads_back(schema: Any) -> bool:
+    """Whether all that this schema writes as JSON is known to be read back by it. Aliases,
+    validators and serializers of a model's own may not agree with each other."""
+    if isinstance(schema, list | tuple):
+        return all(map(_reads_back, schema))
+    if not isinstance(schema, dict):
+        return True
+    kind = schema.get("type")
+    if not isinstance(kind, str):
+        # The fields of a model, or the choices of a union, by name.
+        return all(map(_reads_back, schema.values()))
+    if kind not in _SYMMETRIC or not _ASYMMETRIC_KEYS.isdisjoint(schema):
+        return False
+    if kind == "dict" and schema.get("keys_schema", {}).get("type") in ("list", "tuple"):
+        return False
+    return all(_reads_back(each) for key, each in schema.items() if key not in _NO_SCHEMA)
 
 
 def _advice(error: Exception) -> str:

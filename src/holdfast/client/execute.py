@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import InvalidPayload, RetryRequested
+from holdfast.errors import InvalidPayload, InvalidTask, RetryRequested
 from holdfast.executors import AbstractEntrypointExecutor
 from holdfast.executors.retry import plain
 from holdfast.models import StoredResult
@@ -64,7 +65,7 @@ class TaskExecutor(AbstractEntrypointExecutor):
         retry = self._rules.retry
         try:
             await self._inner.execute(job, context)
-        except InvalidPayload:
+        except (InvalidPayload, InvalidTask):
             raise
         except Exception as error:
             if requested(error) or not retry.applies(error):
@@ -91,7 +92,14 @@ class _Call:
             await context.uncommitted.commit(context.result)
 
     def run_plainly(self, job: Job, context: Context) -> None:
-        self._finish(self.func(**self._arguments(job, context)), context)
+        value = self.func(**self._arguments(job, context))
+        if isinstance(value, Coroutine):
+            value.close()
+            raise InvalidTask(
+                f"the function of task {job.entrypoint!r} returned a coroutine, which nobody "
+                "awaits in a thread; make the function, or the decorator around it, `async def`"
+            )
+        self._finish(value, context)
         if context.uncommitted is not None:
             context.uncommitted.commit_sync(context.result)
 
@@ -109,8 +117,8 @@ class _Call:
 
 def is_async(func: Callable[..., Any]) -> bool:
     """Whether it is awaited: an `async def`, behind partials and callable objects too."""
-    while isinstance(func, functools.partial):
-        func = func.func
+    while isinstance(func, (functools.partial, staticmethod)):
+        func = func.func if isinstance(func, functools.partial) else func.__func__
     return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(
         getattr(func, "__call__", None)  # noqa: B004 - asks what calling it gives
     )

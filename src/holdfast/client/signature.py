@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import InvalidTask
-from holdfast.models import Context
+from holdfast.models import Context, Job
 from holdfast.task import is_context, underlying
 
 if typing.TYPE_CHECKING:
@@ -72,16 +72,13 @@ def read_signature(name: str, func: Callable[..., Any], names: Mapping[str, Any]
     context: str | None = None
     for place, (key, each) in enumerate(shown.parameters.items()):
         hint = hints.get(key, each.annotation)
-        if each.kind in _VARIADIC:
-            faults.append(f"{_VARIADIC[each.kind]}{key} has no names to store; name each parameter")
-        elif each.kind is _POSITIONAL_ONLY and not is_context(hint, inner):
-            faults.append(f"{key!r} is positional-only; take the / out")
-        elif is_context(hint, inner):
-            if place:
-                faults.append(f"{key!r} is the Context; make it the first parameter")
+        is_the_context = each.kind not in _VARIADIC and is_context(hint, inner)
+        if is_the_context and place:
+            faults.append(f"{key!r} is the Context; make it the first parameter")
+        elif is_the_context:
             context = key
-        elif hint is inspect.Parameter.empty:
-            faults.append(f"{key!r} has no annotation; write its type")
+        elif fault := _fault(each, hint):
+            faults.append(fault)
         else:
             parameters.append(Parameter(key, hint, each.default is each.empty))
     if faults:
@@ -89,6 +86,20 @@ def read_signature(name: str, func: Callable[..., Any], names: Mapping[str, Any]
     returns = hints.get("return", Any)
     rest = [each for each in shown.parameters.values() if each.name != context]
     return Signature(tuple(parameters), returns, context, shown.replace(parameters=rest))
+
+
+def _fault(parameter: inspect.Parameter, hint: Any) -> str | None:
+    """Why a payload cannot hold the parameter."""
+    key, kind = parameter.name, parameter.kind
+    if kind in _VARIADIC:
+        return f"{_VARIADIC[kind]}{key} has no names to store; name each parameter"
+    if kind is _POSITIONAL_ONLY:
+        return f"{key!r} is positional-only; take the / out"
+    if hint is Job:
+        return f"{key!r} is the Job; take a Context first, and read its `job`"
+    if hint is parameter.empty:
+        return f"{key!r} has no annotation; write its type"
+    return None
 
 
 def _hints(inner: Any, names: Mapping[str, Any]) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class Task(Generic[P, R]):
         self.__module__ = func.__module__
         self.__wrapped__ = func
         try:
-            self.codec()
+            self._codec = self._read()
         except NameError:
             # It names a class that is defined further down, so it is read when it is needed.
             return
@@ -133,10 +133,20 @@ class Task(Generic[P, R]):
     def codec(self) -> Codec:
         """How its arguments and its result become JSON."""
         if self._codec is None:
-            from holdfast.client.codec import Codec
-
-            self._codec = Codec(self.name, self.signature)
+            try:
+                self._codec = self._read()
+            except NameError as error:
+                reason = str(error).partition("\n")[0]
+                raise InvalidTask(
+                    f"task {self.name!r}: an annotation cannot be resolved ({reason}); define or "
+                    "import it above the task, at the top level of its module"
+                ) from None
         return self._codec
+
+    def _read(self) -> Codec:
+        from holdfast.client.codec import Codec
+
+        return Codec(self.name, self.signature)
 
     def bind(self, client: Client) -> None:
         """Enqueue into this queue from now on."""
@@ -156,14 +166,7 @@ class Task(Generic[P, R]):
         return [self._entrypoint(name) for name in self.names]
 
     def _entrypoint(self, name: str) -> Entrypoint:
-        options, rules = self.options_given, self._rules
-        try:
-            codec = self.codec()
-        except NameError as error:
-            raise InvalidTask(
-                f"task {self.name!r}: an annotation cannot be resolved ({error}); define or import "
-                f"it at the top level of the module"
-            ) from None
+        options, rules, codec = self.options_given, self._rules, self.codec()
         context_name = self.signature.context
         return define(
             name,
@@ -233,6 +236,11 @@ class Task(Generic[P, R]):
         `dedupe_key` that belongs to an active job raises DuplicateJobError; with
         on_conflict="update_priority" the handle is that of the active job.
         """
+        if on_conflict not in ("raise", "update_priority"):
+            raise InvalidInput(
+                f'on_conflict must be "raise" or "update_priority", got {on_conflict!r}: a job '
+                "that is skipped has no handle; call hf.queries.enqueue_many() for that"
+            )
         if delay is not None and at is not None:
             raise InvalidInput("delay and at are two times for one job; pass one of them")
         options = EnqueueOptions(
