@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from holdfast import (
@@ -28,7 +29,10 @@ from holdfast import (
 from holdfast.client import execute
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
+
+    from holdfast.models import JobId, StoredResult
+    from tests.servers import Database
 
 PATIENCE = 60.0
 """Seconds within which a test's condition must hold on the slowest machine."""
@@ -76,6 +80,60 @@ async def test_many_waiters_are_each_given_their_own_result(hf: Holdfast) -> Non
         assert await hf.wait_for(handles, PATIENCE) == [Status.SUCCESSFUL] * 50
         seen = [handle.id async for handle in hf.as_completed(handles, PATIENCE)]
     assert sorted(seen) == [handle.id for handle in handles]
+
+
+async def test_results_that_are_asked_for_at_once_are_read_together(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @hf.task(store_result=True)
+    async def double(number: int) -> int:
+        return 2 * number
+
+    handles = await double.enqueue_many([(number,) for number in range(250)])
+    await hf.run(mode="drain", signals=False)
+    read, asked = hf.store.results.get, []
+
+    async def counted(ids: Sequence[JobId]) -> dict[JobId, StoredResult]:
+        asked.append(len(ids))
+        return await read(ids)
+
+    monkeypatch.setattr(hf.store.results, "get", counted)
+    handles += handles[:1]
+    results = await asyncio.gather(*(handle.result(PATIENCE) for handle in handles))
+    assert results == [*(2 * number for number in range(250)), 0]
+    assert sum(asked) == 250
+    assert len(asked) < 10
+
+
+async def test_a_waiter_that_is_cancelled_keeps_no_other_from_its_result(hf: Holdfast) -> None:
+    @hf.task(store_result=True)
+    async def double(number: int) -> int:
+        return 2 * number
+
+    handle = await double.enqueue(4)
+    waiters = [asyncio.create_task(handle.result(PATIENCE)) for _ in range(4)]
+    await asyncio.sleep(0)
+    for waiter in waiters[:3]:
+        waiter.cancel()
+    async with working(hf):
+        assert await waiters[3] == 8
+    assert all(waiter.cancelled() for waiter in waiters[:3])
+
+
+async def test_a_result_outlives_the_log_of_its_job(pg18: Database) -> None:
+    async with Holdfast.connect(pg18.dsn) as hf:
+        await hf.install()
+
+        @hf.task(name="double", store_result=timedelta(days=60))
+        async def double(number: int) -> int:
+            return 2 * number
+
+        handle = await double.enqueue(4)
+        await hf.run(mode="drain", signals=False)
+        async with await psycopg.AsyncConnection.connect(pg18.dsn) as connection:
+            await connection.execute("delete from holdfast_log")
+        assert await handle.status() is None
+        assert await handle.result(PATIENCE) == 8
 
 
 async def test_each_way_to_end_without_success_has_an_error_of_its_own(hf: Holdfast) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from holdfast.client.queries import Queries
     from holdfast.lifecycle import Status
-    from holdfast.models import JobId
+    from holdfast.models import JobId, StoredResult
     from holdfast.ports import Store
 
 T = TypeVar("T")
@@ -37,6 +37,10 @@ class Client:
     async def ended(self, job_id: JobId) -> Status | None:
         """Wait for the end of a job, or until it is held. None when its id is unknown."""
         return await self._waits().ended(job_id)
+
+    async def result_of(self, job_id: JobId) -> StoredResult | None:
+        """The stored result of a job. None where it has expired or was never stored."""
+        return await self._waits().results.get(job_id)
 
     def _waits(self) -> Waiting:
         waiting, store = self._waiting, self.queries.store

@@ -75,13 +75,17 @@ class JobHandle(Generic[R]):
             )
         async with _within(timeout, repr(self)):
             status = await self._client.ended(self.id)
-            if status is not Status.SUCCESSFUL:
+            if status not in (Status.SUCCESSFUL, None):
                 raise await self._no_result(status)
-            return await self._stored()
+            return await self._stored(status)
 
-    async def _stored(self) -> R:
-        found = await self._client.queries.find_results([self.id])
-        stored = found.get(self.id)
+    async def _stored(self, status: Status | None) -> R:
+        stored = await self._client.result_of(self.id)
+        # The log may be pruned before the result expires.
+        if stored is None and status is None:
+            raise ResultMissing(
+                self.id, f"job {self.id} is unknown: it was pruned, or was never committed"
+            )
         if stored is None:
             raise ResultMissing(
                 self.id, f"job {self.id} succeeded, but its result has expired or was never stored"
@@ -96,11 +100,7 @@ class JobHandle(Generic[R]):
             ) from None
         return value
 
-    async def _no_result(self, status: Status | None) -> ResultError:
-        if status is None:
-            return ResultMissing(
-                self.id, f"job {self.id} is unknown: it was pruned, or was never committed"
-            )
+    async def _no_result(self, status: Status) -> ResultError:
         words = "is held" if status is Status.FAILED else f"ended as {status}"
         record = await self._client.record_of(self.id)
         said = ""

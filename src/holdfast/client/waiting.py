@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import monotonic
 from holdfast.errors import DatabaseError
@@ -14,7 +14,7 @@ from holdfast.lifecycle import FINAL, Status
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.models import JobId
+    from holdfast.models import JobId, StoredResult
     from holdfast.ports import Store
 
 logger = logging.getLogger("holdfast")
@@ -33,6 +33,9 @@ _IDLE_SECONDS = 10.0
 _AGAIN_SECONDS = 1.0
 """Before a connection that broke is opened again."""
 
+_MOST_RESULTS = 100
+"""Results in one reply. Each has up to a megabyte."""
+
 Ended = Status | None
 
 
@@ -47,6 +50,7 @@ class Waiting:
         self._look_at_all = True
         self._task: asyncio.Task[None] | None = None
         self.loop = asyncio.get_running_loop()
+        self.results = ResultReader(store)
 
     def uses(self, store: Store) -> bool:
         """Whether it reads through this store."""
@@ -71,6 +75,7 @@ class Waiting:
 
     async def close(self) -> None:
         """Stop waiting, and cancel those who still wait."""
+        await self.results.close()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -86,9 +91,7 @@ class Waiting:
         try:
             await self._look()
         except Exception as error:
-            for future in [each for some in self._futures.values() for each in some]:
-                if not future.done():
-                    future.set_exception(error)
+            _fail([each for some in self._futures.values() for each in some], error)
         finally:
             if listening is not None:
                 listening.cancel()
@@ -154,3 +157,51 @@ class Waiting:
                     if not future.done():
                         future.set_result(status)
         return ended
+
+
+class ResultReader:
+    """Reads stored results. What is asked for at the same time is one statement."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._asked: list[tuple[JobId, asyncio.Future[StoredResult | None]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def get(self, job_id: JobId) -> StoredResult | None:
+        """The stored result of a job. None where it has expired or was never stored."""
+        future: asyncio.Future[StoredResult | None] = asyncio.get_running_loop().create_future()
+        self._asked.append((job_id, future))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work())
+        return await future
+
+    async def close(self) -> None:
+        """Stop reading, and cancel those who still wait."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        for _, future in self._asked:
+            future.cancel()
+
+    async def _work(self) -> None:
+        while self._asked:
+            some, self._asked = self._asked[:_MOST_RESULTS], self._asked[_MOST_RESULTS:]
+            try:
+                found = await self._store.results.get(sorted({job_id for job_id, _ in some}))
+            except BaseException as error:
+                _fail([future for _, future in some], error)
+                if not isinstance(error, Exception):
+                    raise
+                continue
+            for job_id, future in some:
+                if not future.done():
+                    future.set_result(found.get(job_id))
+
+
+def _fail(futures: Iterable[asyncio.Future[Any]], error: BaseException) -> None:
+    """Hand an error to all who wait. A cancellation cancels them."""
+    for future in futures:
+        if not isinstance(error, Exception):
+            future.cancel()
+        elif not future.done():
+            future.set_exception(error)
