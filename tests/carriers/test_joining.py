@@ -126,6 +126,15 @@ async def test_a_commit_keeps_the_job_and_the_data(shop: Shop, caller: Caller) -
     assert (await shop.jobs(), await shop.orders()) == ([b"1"], [1])
 
 
+async def test_calls_of_several_tasks_take_turns(shop: Shop, caller: Caller) -> None:
+    async def place(order: int) -> None:
+        await settled(shop.hf.queries.on(caller.joined).enqueue("ship", b"%d" % order))
+
+    async with caller.transaction():
+        await asyncio.gather(*map(place, range(5)))
+    assert sorted(await shop.jobs(), key=str) == [b"0", b"1", b"2", b"3", b"4"]
+
+
 async def test_a_rollback_with_nothing_flushed_before_leaves_no_job(
     shop: Shop, caller: Caller
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -9,6 +11,7 @@ import psycopg
 import psycopg2
 import pytest
 import pytest_asyncio
+from psycopg.pq import TransactionStatus
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
@@ -144,6 +147,27 @@ async def test_a_transaction_that_an_error_has_ended(hf: Holdfast, pg18: Databas
     await awaited.dispose()
 
 
+@pytest.mark.parametrize("kind", ["asyncpg", "psycopg", "AsyncSession-asyncpg"])
+async def test_a_transaction_that_may_only_read(hf: Holdfast, pg18: Database, kind: str) -> None:
+    async with opened(kind, pg18) as caller:
+        with suppress(DBAPIError, asyncpg.PostgresError, psycopg.Error):
+            async with caller.transaction():
+                await caller.execute("set transaction read only")
+                await refused(hf, caller.joined, "may only read", "the primary server")
+
+
+@pytest.mark.parametrize("kind", ["asyncpg", "AsyncSession-asyncpg"])
+async def test_what_another_task_uses(hf: Holdfast, pg18: Database, kind: str) -> None:
+    async with opened(kind, pg18) as caller, caller.transaction():
+        await hf.queries.on(caller.joined).queue_size()
+        theirs = asyncio.create_task(caller.execute("select pg_sleep(0.3)"))
+        await asyncio.sleep(0)
+        await refused(hf, caller.joined, "in use by another task", "of its own")
+        await theirs
+        await hf.queries.on(caller.joined).enqueue("ship")
+    assert len(await hf.queries.browse_queue()) == 1
+
+
 async def test_code_without_an_event_loop(hf: Holdfast, pg18: Database) -> None:
     ship = hf.task(name="ship")(_ship)
     pool = async_engine(pg18, "asyncpg")
@@ -164,6 +188,8 @@ async def test_another_database(hf: Holdfast, pg18: Database) -> None:
     async with await psycopg.AsyncConnection.connect(pg18.server_dsn) as elsewhere:
         await elsewhere.execute("select 1")
         await refused(hf, elsewhere, "sees no tables of Holdfast", "search_path")
+        assert elsewhere.info.transaction_status is TransactionStatus.INTRANS
+        await elsewhere.execute("select 1")
     lite = create_engine("sqlite://")
     with Session(lite) as session:
         await refused(hf, session, "sqlite", "PostgreSQL")

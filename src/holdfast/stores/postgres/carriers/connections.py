@@ -24,9 +24,10 @@ class ConnectionCarrier:
     """A connection of a client library."""
 
     def __init__(self, connection: Any, raw: Raw) -> None:
+        self.owner = connection
         self.what = f"the {raw.library} connection"
         self.synchronous = raw.synchronous
-        self.begin_with = _BEGIN_WITH[raw.library]
+        self.begin_with = _BEGIN_WITH[raw.library, raw.synchronous]
         self._session = raw.session
         self._implicit = raw.library != "asyncpg"
         self._connection = connection
@@ -38,9 +39,10 @@ class ConnectionCarrier:
 
 
 _BEGIN_WITH = {
-    "asyncpg": "async with connection.transaction():",
-    "psycopg": "async with connection.transaction(): (or plain `with`)",
-    "psycopg2": "connection.autocommit = False",
+    ("asyncpg", False): "async with connection.transaction():",
+    ("psycopg", False): "async with connection.transaction():",
+    ("psycopg", True): "with connection.transaction():",
+    ("psycopg2", True): "connection.autocommit = False",
 }
 
 

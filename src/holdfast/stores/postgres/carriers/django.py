@@ -28,7 +28,7 @@ class DjangoCarrier:
     synchronous = True
 
     def __init__(self, connection: Any) -> None:
-        self._connection = connection
+        self.owner = self._connection = connection
         self._raw: object = None
         self._session: Connection | None = None
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _WHERE = """\
 select case when not pg_is_in_recovery() then extract(epoch from pg_postmaster_start_time())::text
     || ' ' || (select oid from pg_database where datname = current_database())::text
-    || ' ' || to_regclass($1)::oid::text end"""
+    || ' ' || coalesce(to_regclass($1)::oid::text, '') end"""
 
 _PATIENCE_SECONDS = 5.0
 
@@ -47,6 +47,9 @@ class Home:
         theirs = _only(await session.fetch(_WHERE, (self._table,), _PATIENCE_SECONDS))
         if theirs is None:
             return
+        if theirs.endswith(" "):
+            # Without asking, the first statement would fail and end the caller's transaction.
+            raise CarrierError(no_tables(what))
         for anew in (False, True):
             # The server may have been restarted since.
             ours = self._learn(anew) if synchronous else await self._learn_apart(anew)
@@ -80,6 +83,14 @@ class Home:
             return None
         finally:
             await driver.close()
+
+
+def no_tables(what: str) -> str:
+    return (
+        f"{what} sees no tables of Holdfast: it is connected to another database, or has another "
+        "search_path; pass one of the database where `holdfast install` was run, or give Holdfast "
+        "schema=…"
+    )
 
 
 def _only(rows: Sequence[Row]) -> str | None:

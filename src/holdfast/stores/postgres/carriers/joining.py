@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakValueDictionary
 
 from holdfast.errors import CarrierError, DatabaseError, InvalidInput, NoTransaction
+from holdfast.stores.postgres.carriers.home import no_tables
 from holdfast.stores.postgres.drivers.base import BaseDriver, Loan
 from holdfast.stores.postgres.drivers.connection_lock import (
     AsyncConnectionLock,
@@ -22,11 +24,20 @@ _NO_TABLE = frozenset({"42P01", "3F000"})
 """SQLSTATEs of a table and of a schema that do not exist."""
 _ABORTED = "25P02"
 """SQLSTATE of each statement after one that failed, until the rollback."""
+_READ_ONLY = "25006"
+"""SQLSTATE of a write in a transaction that may only read."""
+BUSY = "another operation is in progress"
+"""asyncpg, to the second of two tasks that use a connection at the same time."""
+
+_locks: WeakValueDictionary[int, AsyncConnectionLock] = WeakValueDictionary()
+"""By the id of the caller's object. A driver keeps both alive."""
 
 
 class Carrier(Protocol):
     """Finds the connection of a caller's object, and begins its transaction as its library does."""
 
+    owner: object
+    """The caller's object."""
     what: str
     """The object in words, such as "the asyncpg connection"."""
     begin_with: str
@@ -53,7 +64,12 @@ class JoinedDriver(BaseDriver):
         self._carrier = carrier
         self._autocommit = autocommit
         self._joins: Connection | None = None
-        self._lock = ThreadConnectionLock() if carrier.synchronous else AsyncConnectionLock()
+        # Calls through several `.on()` of one object take turns, as those of one `.on()` do.
+        self._lock = (
+            ThreadConnectionLock()
+            if carrier.synchronous
+            else _locks.setdefault(id(carrier.owner), AsyncConnectionLock())
+        )
 
     @property
     def in_transaction(self) -> bool:
@@ -79,13 +95,13 @@ class JoinedDriver(BaseDriver):
                 f"{what} is in a transaction that an error has ended; roll it back, or keep the "
                 "statement that fails behind a savepoint"
             )
-        if error.sqlstate in _NO_TABLE:
+        if error.sqlstate == _READ_ONLY:
             return CarrierError(
-                f"{what} sees no tables of Holdfast ({error}): it is connected to another "
-                "database, or has another search_path; pass one of the database where "
-                "`holdfast install` was run, or give Holdfast schema=…"
+                f"{what} may only read; begin a transaction that may write, on the primary server"
             )
-        return None
+        if error.sqlstate in _NO_TABLE:
+            return CarrierError(no_tables(what))
+        return in_use(what) if BUSY in str(error) else None
 
     async def _joined(self) -> Connection:
         session = await self._carrier.session(begin=not self._autocommit)
@@ -109,3 +125,10 @@ class JoinedDriver(BaseDriver):
         own: str | None = None,
     ) -> None:
         raise InvalidInput("a transaction cannot listen; give workers a connection of their own")
+
+
+def in_use(what: str) -> CarrierError:
+    return CarrierError(
+        f"{what} is in use by another task; await one call after the other, or give each task a "
+        "session or connection of its own"
+    )

@@ -11,7 +11,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, InvalidRequestError
+from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidRequestError
 from sqlalchemy.ext.asyncio import (
     AsyncConnection,
     AsyncEngine,
@@ -24,7 +24,7 @@ from sqlalchemy.orm import scoped_session, sessionmaker
 
 from holdfast.errors import CarrierError, InvalidInput
 from holdfast.stores.postgres.carriers.connections import session_over
-from holdfast.stores.postgres.carriers.joining import JoinedDriver
+from holdfast.stores.postgres.carriers.joining import BUSY, JoinedDriver, in_use
 from holdfast.stores.postgres.drivers.error_mapping import lost
 from holdfast.stores.postgres.job_transaction import ENDED_EARLY
 
@@ -110,7 +110,7 @@ class _Carrier:
 
     def __init__(self, transaction: Any) -> None:
         self.what = f"the {type(transaction).__name__} of SQLAlchemy"
-        self._transaction = transaction
+        self.owner = self._transaction = transaction
         self._raw: object = None
         self._session: DriverConnection | None = None
 
@@ -132,7 +132,9 @@ class _Carrier:
             f"{_DRIVERS}"
         )
 
-    def _refused(self, error: InvalidRequestError) -> CarrierError:
+    def _refused(self, error: InvalidRequestError | InterfaceError) -> CarrierError:
+        if BUSY in str(error):
+            return in_use(self.what)
         reason = str(error).partition("\n")[0]
         return CarrierError(f"{self.what} cannot be joined: {reason}")
 
@@ -154,6 +156,10 @@ class AsyncCarrier(_Carrier):
                 await connection.exec_driver_sql(_BEGIN)
         except InvalidRequestError as error:
             raise self._refused(error) from error
+        except InterfaceError as error:
+            if BUSY in str(error):
+                raise self._refused(error) from error
+            raise
         return session
 
 
