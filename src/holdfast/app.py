@@ -111,6 +111,9 @@ class Holdfast(TaskMethods):
         self._server: embedded.EmbeddedServer | None = None
         self._embedded: Path | None = None
         self._owned = False
+        self._entered = 0
+        """How many blocks it was entered by and not left."""
+        self._entering = asyncio.Lock()
         self._left = False
         """It was entered and left, so its connections are closed."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -240,14 +243,17 @@ class Holdfast(TaskMethods):
         return self._names
 
     async def __aenter__(self) -> Self:
+        """Open it for this event loop. It closes when the last of several blocks is left."""
         self._move_in()
-        if self._left:
-            self._left = False
-            if self._owned and self._embedded is None:
-                self._use(self._connect())
-        if self._embedded is not None and self._server is None:
-            self._server = await asyncio.to_thread(embedded.start, self._embedded)
-            self._use(self._connect(self._server.dsn))
+        async with self._entering:
+            if self._left:
+                self._left = False
+                if self._owned and self._embedded is None:
+                    self._use(self._connect())
+            if self._embedded is not None and self._server is None:
+                self._server = await asyncio.to_thread(embedded.start, self._embedded)
+                self._use(self._connect(self._server.dsn))
+            self._entered += 1
         return self
 
     def _move_in(self) -> None:
@@ -266,9 +272,15 @@ class Holdfast(TaskMethods):
                 self.shutdown.set()
             self.queue_manager.renew(self.shutdown)
             self.scheduler_manager.renew(self.shutdown)
+        if self._loop is not loop:
+            # Blocks of an event loop that has ended went with it.
+            self._entered, self._entering = 0, asyncio.Lock()
         self._loop = loop
 
     async def __aexit__(self, *_: object) -> None:
+        self._entered -= 1
+        if self._entered > 0:
+            return
         self._left = True
         self._loop = None
         await self._client.close()
@@ -300,6 +312,7 @@ class Holdfast(TaskMethods):
         """
 
         def register(func: Handler) -> Handler:
+            _refuse_task(name, func)
             self._registry.add(
                 define(
                     name,
@@ -400,6 +413,7 @@ class Holdfast(TaskMethods):
         options["executor_factory"] = on_ticks
 
         def register(func: Handler) -> Handler:
+            _refuse_task(name, func)
             self.scheduler_manager.add(name, expression, timezone, misfire, overlap)
             return self.entrypoint(name, **options)(func)
 
@@ -635,6 +649,14 @@ class Holdfast(TaskMethods):
         }
         own = not self._tables or len(self._registry) > len(self._tables)
         return Sources(self.store, makers, own=own)
+
+
+def _refuse_task(name: str, func: object) -> None:
+    if isinstance(func, Task):
+        raise InvalidTask(
+            f"{func!r} is a task, which takes arguments and no Job or Schedule; for {name!r:.80} "
+            f"register a function that awaits {func.__name__}.enqueue(…)"
+        )
 
 
 def _one_of(concurrency: int | None, max_concurrent_tasks: int | None) -> int | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,8 @@ import pytest
 from holdfast import ConnectionFailed, Holdfast, InvalidInput, WrongEventLoop
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.servers import Database
 
 PATIENCE = 60.0
@@ -88,6 +92,72 @@ async def test_a_run_that_was_stopped_can_follow_another() -> None:
             await note.enqueue(number)
             await hf.run(signals=False)
     assert seen == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["asyncpg", "embedded"])
+async def test_blocks_around_and_beside_each_other_share_it(
+    pg18: Database, server_directory: Path, kind: str
+) -> None:
+    hf = Holdfast.connect(pg18.dsn if kind == "asyncpg" else f"embedded:{server_directory}")
+
+    @hf.task(name="mail")
+    async def mail(to: str) -> None: ...
+
+    async def beside(left: asyncio.Event, leave: asyncio.Event) -> None:
+        async with hf:
+            await leave.wait()
+            await mail.enqueue("x")
+        left.set()
+
+    first, second, last = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    async with hf, asyncio.TaskGroup() as group:
+        await hf.install()
+        group.create_task(beside(second, first))
+        group.create_task(beside(last, second))
+        async with hf:
+            await mail.enqueue("x")
+        first.set()
+        await last.wait()
+        assert [size.count for size in await hf.queries.queue_size()] == [3]
+    with pytest.raises(ConnectionFailed, match="async with"):
+        await mail.enqueue("x")
+
+
+_FORKING = """
+import asyncio, os, sys
+from holdfast import Holdfast
+
+hf = Holdfast.connect(sys.argv[1], driver=sys.argv[2])
+
+@hf.task(name="mail")
+async def mail(to: str) -> None: ...
+
+asyncio.run(hf.queries.install())
+hf = Holdfast.connect(sys.argv[1], driver=sys.argv[2])
+hf.task(name="mail")(mail.func).enqueue_sync("parent")
+children = []
+for number in range(2):
+    if (child := os.fork()) == 0:
+        hf.tasks["mail"].enqueue_sync("child")
+        os._exit(0)
+    children.append(child)
+codes = [os.waitpid(child, 0)[1] for child in children]
+assert codes == [0, 0], codes
+print(hf.tasks["mail"].enqueue_sync("parent").id)
+os._exit(0)
+"""
+
+
+@on_each_driver
+def test_a_forked_process_enqueues_on_a_connection_of_its_own(pg18: Database, driver: str) -> None:
+    script = f"import signal; signal.alarm(60)\n{_FORKING}"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, pg18.dsn, driver],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("4\n", 0), done.stderr
 
 
 async def test_use_in_two_event_loops_at_once_is_an_error_that_names_it(pg18: Database) -> None:

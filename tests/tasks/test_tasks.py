@@ -506,6 +506,18 @@ def test_where_one_task_is_refused_none_of_its_group_is_registered() -> None:
     assert set(hf.tasks) == {"first", "second"}
 
 
+def test_a_task_is_no_handler_of_jobs_or_ticks() -> None:
+    hf = Holdfast.in_memory()
+
+    @hf.task(name="mail")
+    async def mail(to: str = "all") -> None: ...
+
+    for register in (hf.entrypoint("other"), hf.schedule("nightly", "0 3 * * *")):
+        with pytest.raises(InvalidTask, match=r"is a task.*awaits mail\.enqueue"):
+            register(mail)
+    assert [entrypoint.name for entrypoint in hf.queue_manager.entrypoints] == ["mail"]
+
+
 async def test_a_job_without_a_handle_cannot_be_asked_for() -> None:
     hf = Holdfast.in_memory()
 

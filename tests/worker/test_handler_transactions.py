@@ -353,6 +353,24 @@ async def test_a_task_that_raises_behind_its_block_leaves_nothing(
     assert await counting.queries.job_status([handle.id]) == [(handle.id, Status.FAILED)]
 
 
+async def test_what_a_handler_raises_behind_its_block_is_logged(
+    counting: Holdfast, caplog: pytest.LogCaptureFixture
+) -> None:
+    @counting.entrypoint("count")
+    async def count(job: Job, ctx: Context) -> None:
+        async with ctx.transaction():
+            pass
+        raise LookupError("behind the block")
+
+    [job_id] = await counting.queries.enqueue("count")
+    await ends(counting.run(mode="drain"))
+    assert (await ending(counting, job_id)).status is Status.SUCCESSFUL
+    [record] = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert f"job {job_id} (count) is committed with its transaction" in record.getMessage()
+    assert "LookupError: behind the block" in record.getMessage()
+    assert "Traceback" in (record.exc_text or "")
+
+
 async def test_in_memory_jobs_are_enqueued_with_the_end_of_the_job() -> None:
     hf = Holdfast.in_memory()
 

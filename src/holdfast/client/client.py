@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,6 +34,7 @@ class Client:
         self._waiting: Waiting | None = None
         self._sync: SyncPortal | None = None
         self._sync_lock = threading.Lock()
+        self._pid = os.getpid()
 
     async def ended(self, job_id: JobId) -> Status | None:
         """Wait for the end of a job, or until it is held. None when its id is unknown."""
@@ -98,6 +100,9 @@ class Client:
         store = self.queries.store
         if not store.dedicated:
             return now_or_never(work(self.queries))
+        if self._pid != os.getpid():
+            # The threads of the parent process are not here, nor is whoever held the lock.
+            self._sync, self._sync_lock, self._pid = None, threading.Lock(), os.getpid()
         with self._sync_lock:
             if self._sync is None or self._sync.store is not store:
                 self._sync = SyncPortal(store, self.queries)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.models import Abandoned, Failed, Held, Released, Retried, Succeeded
 from holdfast.redact import MASK, secrets_in
+from holdfast.retry import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,6 +75,14 @@ def log_job(
     # Where formatters of the standard library look for a traceback.
     record.exc_text = traceback
     logger.handle(record)
+
+
+def log_after_commit(job: Job, error: BaseException, seconds: float) -> None:
+    """Log what a handler raised behind its transaction. The end of its job is committed, so the
+    log table has no place for it."""
+    words = "is committed with its transaction, but its handler failed behind the block"
+    worker = job.claimed_by or ""
+    log_job(worker, job, logging.WARNING, "succeeded", words, describe(error), seconds=seconds)
 
 
 def _hider(job: Job) -> Callable[[str], str]:

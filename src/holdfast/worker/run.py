@@ -22,6 +22,7 @@ from holdfast.models import (
 from holdfast.retry import message_of, outcome_of
 from holdfast.worker.breaker_gate import judge
 from holdfast.worker.handler_transaction import HandlerTransaction, begin
+from holdfast.worker.job_log import log_after_commit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
@@ -67,6 +68,8 @@ async def run(resources: MutableMapping[Any, Any], lease: Lease, services: Servi
     except BaseException as error:  # SystemExit and the like must not end the worker
         if context.uncommitted is not None and context.settled is None:
             await context.uncommitted.discard()
+        elif lease.committed and not isinstance(error, asyncio.CancelledError):
+            log_after_commit(lease.job, error, monotonic() - began)
         return context.settled or _outcome(lease, error)
     finally:
         context.ended = True
