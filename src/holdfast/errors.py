@@ -289,10 +289,17 @@ class ConnectionFailed(DatabaseError):
     """No connection could be opened; nothing was sent."""
 
     def __init__(
-        self, message: str, *, sqlstate: str | None = None, no_descriptor: bool = False
+        self,
+        message: str,
+        *,
+        sqlstate: str | None = None,
+        no_descriptor: bool = False,
+        closed: bool = False,
     ) -> None:
         self.no_descriptor = no_descriptor
         """This process, or the machine, has no file descriptor left."""
+        self.closed = closed
+        """The queue was left, so that no later try succeeds either."""
         super().__init__(message, sqlstate=sqlstate)
 
 

@@ -15,7 +15,9 @@ import psycopg
 import pytest
 
 from holdfast import (
+    ConnectionFailed,
     Context,
+    DatabaseError,
     Holdfast,
     InvalidInput,
     InvalidTask,
@@ -118,6 +120,44 @@ async def test_a_waiter_that_is_cancelled_keeps_no_other_from_its_result(hf: Hol
     async with working(hf):
         assert await waiters[3] == 8
     assert all(waiter.cancelled() for waiter in waiters[:3])
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_waiting_in_a_queue_that_was_left_ends_with_an_error(
+    pg18: Database, driver: Any
+) -> None:
+    hf = Holdfast.connect(pg18.dsn, driver=driver)
+
+    @hf.task(name="double", store_result=True)
+    async def double(number: int) -> int:
+        return 2 * number
+
+    async with hf:
+        await hf.install()
+        handle = await double.enqueue(4)
+        waiter = asyncio.create_task(handle.result())
+        assert await handle.status() is Status.QUEUED
+    with pytest.raises(ConnectionFailed, match=f"was left while job {handle.id} was waited for"):
+        await waiter
+    # One after the other: the next wait begins while the connection of the last is closed.
+    for wait in (handle.wait, handle.result, handle.wait):
+        with pytest.raises(ConnectionFailed, match="enter the queue again"):
+            await wait(PATIENCE)
+    async with hf:
+        await hf.run(mode="drain", signals=False)
+        assert await handle.result(PATIENCE) == 8
+
+
+async def test_waiting_where_there_are_no_tables_ends_with_an_error(pg18: Database) -> None:
+    async with Holdfast.connect(pg18.dsn) as hf:
+
+        @hf.task(name="double", store_result=True)
+        async def double(number: int) -> int:
+            return 2 * number
+
+        for call in (double.enqueue(4), hf.handle(1, double).result(PATIENCE)):
+            with pytest.raises(DatabaseError, match=r"\"holdfast\" does not exist.*install"):
+                await call
 
 
 async def test_a_result_outlives_the_log_of_its_job(pg18: Database) -> None:

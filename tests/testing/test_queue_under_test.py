@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import asyncio
+import gc
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import SecretStr
 
-from holdfast import Context, Holdfast, InvalidInput, Job, RetryRequested, Status, TaskGroup
+from holdfast import (
+    Context,
+    Holdfast,
+    InvalidArguments,
+    InvalidInput,
+    Job,
+    RetryRequested,
+    Status,
+    TaskGroup,
+)
 from holdfast.models import Retried
 from holdfast.testing import make_job
 
@@ -48,6 +60,22 @@ async def test_what_an_application_enqueues_is_found(queue: QueueUnderTest) -> N
         await queue.assert_enqueued(ship, count=1)
     with pytest.raises(AssertionError, match="expected no job"):
         await queue.refute_enqueued(ship, order=1)
+
+
+async def test_arguments_are_compared_as_the_task_writes_them(queue: QueueUnderTest) -> None:
+    @queue.task(name="connect")
+    async def connect(
+        password: SecretStr, at: datetime | None = None, retries: int = 1
+    ) -> None: ...
+
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+    await connect.enqueue(SecretStr("one"), at)
+    await queue.assert_enqueued(connect, password=SecretStr("one"), at=at)
+    await queue.refute_enqueued(connect, password=SecretStr("two"))
+    await queue.refute_enqueued(connect, retries=1)
+    for ask in (queue.refute_enqueued, queue.assert_enqueued):
+        with pytest.raises(InvalidArguments, match="no argument passwort"):
+            await ask(connect, passwort="one")
 
 
 async def test_entrypoints_are_compared_by_the_fields_of_the_job(queue: QueueUnderTest) -> None:
@@ -176,6 +204,34 @@ async def test_a_transaction_keeps_a_job_or_does_not(queue: QueueUnderTest) -> N
         await place(-1)
     await queue.assert_enqueued(ship, count=1, order=1)
     await queue.refute_enqueued(ship, order=-1)
+
+
+# An application does not close what is under test, and the event loops end here.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_adopted_queue_and_the_test_enter_it_in_turn(queue: QueueUnderTest) -> None:
+    hf, shipped, ship = shop()
+    queue.adopt(hf)
+
+    async def application(order: int) -> int:
+        async with hf:
+            handle = await ship.enqueue(order)
+            await hf.run(mode="drain", signals=False)
+            return int(await handle.result(30))
+
+    async def drained() -> None:
+        async with queue:
+            await ship.enqueue(7)
+            await queue.drain()
+
+    assert asyncio.run(application(1)) == 2
+    asyncio.run(drained())
+    assert asyncio.run(application(2)) == 4
+    asyncio.run(drained())
+    assert shipped == [(1, False), (7, False), (2, False), (7, False)]
+    asyncio.run(queue.close())
+    # Now, while the warnings about their connections are ignored.
+    gc.collect()
 
 
 async def test_an_adopted_queue_is_given_back(queue: QueueUnderTest) -> None:

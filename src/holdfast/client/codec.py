@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -131,6 +132,18 @@ class Codec:
         if not self._reads_back:
             self._check_reads_back(payload)
         return payload, tuple(dict.fromkeys((*self.redacted, *found))) if found else self.redacted
+
+    def encode_some(self, values: Mapping[str, Any]) -> bytes:
+        """Encode arguments without a look whether they fit, or whether all are there."""
+        if not values.keys() <= self._known:
+            misfit = ", ".join(sorted(values.keys() - self._known))
+            raise InvalidArguments(
+                f"task {self._name!r} takes {self._signature}; it has no argument {misfit}"
+            )
+        with warnings.catch_warnings():
+            # Of arguments that are missing, or are of another type.
+            warnings.simplefilter("ignore")
+            return _dump(self._arguments, values)[0]
 
     def _check_reads_back(self, payload: bytes) -> None:
         try:
@@ -337,11 +350,11 @@ def _faults(error: pydantic.ValidationError, hide: tuple[Path, ...]) -> str:
 def _fault(detail: ErrorDetails, hide: tuple[Path, ...]) -> str:
     place = ".".join(str(step) for step in detail["loc"])
     # A validator's own message may quote the value.
-    message = MASK if hide and detail["type"] in _QUOTING else detail["msg"]
+    message = _MASKED.get(detail["type"], detail["msg"]) if hide else detail["msg"]
     return f"{place}: {message}" if place else message
 
 
-_QUOTING = ("value_error", "assertion_error", "json_invalid")
+_MASKED = {"value_error": MASK, "assertion_error": MASK, "json_invalid": "Invalid JSON"}
 
 
 def _first_line(error: Exception) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.client.job_checks import check_ids
 from holdfast.client.queries import Queries
+from holdfast.client.waiting import lasting
 from holdfast.errors import ConnectionFailed, ConnectionLost, InvalidInput, JobNotFound
 from holdfast.lifecycle import FINAL, Status
 from holdfast.models import JobId
@@ -106,6 +107,8 @@ class CompletionWatcher:
             # The others are looked for again at once.
             self._fail([error.job_id], error)
         except (ConnectionFailed, ConnectionLost) as error:
+            if lasting(error):
+                self._fail(asked, error)
             logger.info("waiting jobs are looked for again: %s", error)
         except Exception as error:
             self._fail(asked, error)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import monotonic
-from holdfast.errors import DatabaseError
+from holdfast.errors import ConnectionFailed, DatabaseError, PrivilegeMissing
 from holdfast.lifecycle import FINAL, Status
 
 if TYPE_CHECKING:
@@ -74,16 +74,22 @@ class Waiting:
                     del self._futures[job_id]
 
     async def close(self) -> None:
-        """Stop waiting, and cancel those who still wait."""
+        """Stop waiting. Those who still wait are told that the queue was left."""
         await self.results.close()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        for futures in self._futures.values():
-            for future in futures:
-                future.cancel()
+        for job_id, futures in self._futures.items():
+            _fail(futures, _left(job_id))
 
     async def _work(self) -> None:
+        # A wait may begin while the connection of those before it is closed.
+        while True:
+            await self._serve()
+            if not self._futures:
+                return
+
+    async def _serve(self) -> None:
         fork = self._store.fork("results")
         # Elsewhere the connection that would listen is the one that everything else needs.
         listens = self._store.dedicated or fork is self._store
@@ -146,6 +152,8 @@ class Waiting:
         try:
             known = await self._store.jobs.statuses(sorted(asked))
         except DatabaseError as error:
+            if lasting(error):
+                raise
             logger.info("waiting jobs are looked for again: %s", error)
             return False
         ended = False
@@ -176,12 +184,12 @@ class ResultReader:
         return await future
 
     async def close(self) -> None:
-        """Stop reading, and cancel those who still wait."""
+        """Stop reading. Those who still wait are told that the queue was left."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        for _, future in self._asked:
-            future.cancel()
+        for job_id, future in self._asked:
+            _fail([future], _left(job_id))
 
     async def _work(self) -> None:
         while self._asked:
@@ -196,6 +204,20 @@ class ResultReader:
             for job_id, future in some:
                 if not future.done():
                     future.set_result(found.get(job_id))
+
+
+def lasting(error: DatabaseError) -> bool:
+    """Whether asking again would meet the same error."""
+    closed = isinstance(error, ConnectionFailed) and error.closed
+    return closed or error.undefined or isinstance(error, PrivilegeMissing)
+
+
+def _left(job_id: JobId) -> ConnectionFailed:
+    return ConnectionFailed(
+        f"the queue was left while job {job_id} was waited for; enter it again with `async with`, "
+        "and wait again",
+        closed=True,
+    )
 
 
 def _fail(futures: Iterable[asyncio.Future[Any]], error: BaseException) -> None:

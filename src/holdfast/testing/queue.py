@@ -97,6 +97,18 @@ class QueueUnderTest(Holdfast):
     dsn: str
     """Of the database, where there is one."""
 
+    def _use_store(self, store: Store) -> None:
+        super()._use_store(store)
+        for adopted in self._adopted:
+            adopted.application._use_store(store)
+
+    async def __aexit__(self, *error: object) -> None:
+        await super().__aexit__(*error)
+        if self._left and self._owned:
+            # Adopted applications go on with it, in an event loop of their own.
+            self._left = False
+            self._use(self._connect())
+
     def adopt(self, application: Holdfast) -> Holdfast:
         """Have an application's queue use this one until the test ends: what it enqueues comes
         here, and `drain` runs its handlers."""
@@ -281,9 +293,7 @@ def _matcher(target: TaskOrName, expected: dict[str, Any]) -> Callable[[Job], bo
         if unknown := expected.keys() - _FIELDS:
             raise InvalidInput(f"a job has no field {', '.join(sorted(unknown))}")
         return lambda job: all(getattr(job, name) == value for name, value in expected.items())
-    from pydantic_core import to_jsonable_python
-
-    wanted = to_jsonable_python(expected)
+    wanted = json.loads(target.codec().encode_some(expected))
 
     def fits(job: Job) -> bool:
         payload = json.loads(job.payload or b"{}")

@@ -55,12 +55,22 @@ class Runner:
         except PrivilegeMissing as error:
             raise PrivilegeMissing(error.denied, statement=name, role=statement.role) from None
         except DatabaseError as error:
+            if error.undefined:
+                raise _advised(error) from None
             # Repeated in a transaction of a caller's, it would undo what the caller did.
             if not refuses_temporary_files(error) or not self.driver.autocommits:
                 raise
         async with self.driver.transaction() as tx:
             await tx.fetch(MEMORY)
             return await tx.fetch(statement.text, args, timeout=timeout)
+
+
+def _advised(error: DatabaseError) -> DatabaseError:
+    return DatabaseError(
+        f"{error}; run `holdfast install` where Holdfast is not installed yet, `holdfast upgrade` "
+        "where its tables are older, or name their schema with schema=…",
+        sqlstate=error.sqlstate,
+    )
 
 
 async def send(driver: Driver, statement: Statement, args: Sequence[object]) -> Sequence[Row]:

@@ -259,7 +259,8 @@ class ConnectionPool:
         if self._closed:
             raise ConnectionFailed(
                 f"the driver {self.purpose!r} is closed; enter the queue "
-                "again with `async with`, or make another driver"
+                "again with `async with`, or make another driver",
+                closed=True,
             )
         while self._free:
             connection = self._free.pop()

@@ -110,7 +110,8 @@ class Reconnecting(BaseDriver):
         if self._closed:
             raise ConnectionFailed(
                 f"the driver {self._purpose!r} is closed; enter the queue "
-                "again with `async with`, or make another driver"
+                "again with `async with`, or make another driver",
+                closed=True,
             )
         loop = asyncio.get_running_loop()
         self._pool.belong_to(loop)
