@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import httpx
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel
 
-from holdfast import Holdfast, Status
+from holdfast import Holdfast, ResultMissing, Status
 from shop.database import Order, migrate, sessions
 from shop.tasks import Shipment, forget_old_orders, ship, tasks
 
@@ -83,7 +83,11 @@ def create_app(hf: Holdfast, engine: AsyncEngine, *, partner: str, works: bool =
             raise HTTPException(404, "there is no such order")
         handle = hf.handle(order.job_id, ship)
         status, progress = await handle.status(), await handle.progress()
-        shipment = await handle.result() if status is Status.SUCCESSFUL else None
+        shipment = None
+        if status is Status.SUCCESSFUL:
+            # A result is kept for a day; what lasts is in the order.
+            with suppress(ResultMissing):
+                shipment = await handle.result()
         return OrderStatus(
             state=order.state,
             job=status,

@@ -71,6 +71,12 @@ async def test_an_order_is_placed_shipped_and_announced(holdfast_pg: QueueUnderT
         assert len(called) == 2
         assert len(set(called)) == 1
 
+        # The result is kept for a day, the order for longer.
+        holdfast_pg.travel(timedelta(days=2))
+        later = await client.get(f"/orders/{order}")
+        assert (later.status_code, later.json()["shipment"]) == (200, None)
+        assert later.json()["state"] == "shipped"
+
 
 async def test_an_order_that_fails_leaves_no_job(holdfast_pg: QueueUnderTest) -> None:
     async with opened(holdfast_pg) as (client, _):
