@@ -555,6 +555,31 @@ def test_a_retry_policy_that_cannot_work_is_refused(options: dict[str, Any], wor
         Retry(**options)
 
 
+def test_a_group_goes_by_the_exceptions_in_it() -> None:
+    policy = Retry(on=(TimeoutError, LookupError), give_up_on=(KeyError,))
+    late, lost, broken = TimeoutError("late"), KeyError("lost"), ValueError("broken")
+    assert policy.applies(ExceptionGroup("two", [broken, ExceptionGroup("one", [late])]))
+    assert not policy.applies(ExceptionGroup("two", [late, lost]))
+    assert not policy.applies(ExceptionGroup("one", [broken]))
+    assert Retry().applies(ExceptionGroup("one", [broken]))
+
+
+async def test_a_backoff_that_returns_no_timedelta_is_named_beside_the_error(
+    hf: Holdfast,
+) -> None:
+    @hf.task(name="ship", retry=Retry(backoff=lambda attempts, error: 5))  # type: ignore[arg-type,return-value]
+    async def ship() -> None:
+        raise LookupError("no such order")
+
+    handle = await ship.enqueue()
+    await drain(hf)
+    assert await handle.status() is Status.FAILED
+    record = await handle.error()
+    assert record is not None
+    assert "must return a timedelta, got 5" in record.exception_message
+    assert "no such order" in record.traceback
+
+
 def test_jitter_stays_between_half_the_delay_and_all_of_it() -> None:
     policy = Retry(backoff=exponential(timedelta(seconds=10)))
     delays = [policy.delay(0, ValueError()) for _ in range(200)]

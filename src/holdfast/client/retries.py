@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from holdfast.checks import faults, integer_fault
 from holdfast.errors import InvalidTask
-from holdfast.retry import LONGEST_DELAY
+from holdfast.retry import LONGEST_DELAY, leaves
 from holdfast.table import Backoff, exponential
 from holdfast.task import MAX_COUNT
 
@@ -55,12 +55,19 @@ class Retry:
         return found
 
     def applies(self, error: BaseException) -> bool:
-        """Return whether to run a task again that raised this error while attempts are left."""
-        return isinstance(error, self.on) and not isinstance(error, self.give_up_on)
+        """Return whether to run a task again that raised this error while attempts are left.
+
+        A group, as an asyncio.TaskGroup raises it, goes by the exceptions in it.
+        """
+        found = [error, *leaves(error)]
+        gives_up = any(isinstance(each, self.give_up_on) for each in found)
+        return not gives_up and any(isinstance(each, self.on) for each in found)
 
     def delay(self, attempts: int, error: BaseException) -> timedelta:
         """Return the time to wait after this number of attempts."""
         delay = self.backoff(attempts, error)
+        if not isinstance(delay, timedelta):
+            raise InvalidTask(f"the backoff of a Retry must return a timedelta, got {delay!r}")
         if self.jitter:
             delay = delay * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
         return min(max(delay, timedelta(0)), LONGEST_DELAY)
