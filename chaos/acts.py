@@ -69,7 +69,7 @@ def _redirect(stage: Stage, standby: Cluster) -> None:
 
 
 async def failover_sync(directory: Path, seed: int, say: Say) -> Verdict:
-    """The primary dies; its synchronous standby takes over: nothing acknowledged is lost."""
+    """The primary dies, and its synchronous standby takes over. Nothing acknowledged is lost."""
     async with Cluster(directory / "primary") as primary:
         standby = await _standby(primary, directory / "standby")
         try:
@@ -91,7 +91,7 @@ async def failover_sync(directory: Path, seed: int, say: Say) -> Verdict:
 
 
 async def failover_async(directory: Path, seed: int, say: Say) -> Verdict:
-    """The primary dies; a standby that lags takes over: its lag is lost and nothing else."""
+    """The primary dies, and a standby that lags takes over. What it had not received is lost."""
     async with Cluster(directory / "primary") as primary:
         standby = await _standby(primary, directory / "standby")
         known: set[int] = set()
@@ -129,7 +129,7 @@ async def failover_async(directory: Path, seed: int, say: Say) -> Verdict:
 
 
 async def outages(directory: Path, seed: int, say: Say) -> Verdict:
-    """Twice the server is away for longer than a lease, with jobs running in every worker."""
+    """Twice the server is away for longer than a lease, while every worker runs jobs."""
     async with Cluster(directory / "pg") as cluster:
 
         async def during(stage: Stage) -> None:
@@ -147,7 +147,7 @@ async def outages(directory: Path, seed: int, say: Say) -> Verdict:
 
 
 async def skewed_clocks(directory: Path, seed: int, say: Say) -> Verdict:
-    """Workers whose wall clocks are an hour ahead and ninety seconds behind."""
+    """The wall clocks of workers are an hour ahead and ninety seconds behind."""
     if not shim.build(directory):
         raise CannotPlay("there is no C compiler to build the clock's shim with")
     async with Cluster(directory / "pg") as cluster:
@@ -157,7 +157,7 @@ async def skewed_clocks(directory: Path, seed: int, say: Say) -> Verdict:
 
 
 async def old_snapshot(directory: Path, seed: int, say: Say) -> Verdict:
-    """A transaction that keeps every dead tuple visible for the whole run."""
+    """A transaction stays open for the whole run, so no dead tuple can be removed."""
     async with Cluster(directory / "pg") as cluster:
 
         async def during(stage: Stage) -> None:
@@ -234,7 +234,7 @@ async def _fill(connection: Any, size: int) -> None:
 
 
 async def pooled(directory: Path, seed: int, say: Say) -> Verdict:
-    """PgBouncer in transaction mode between the processes and the server."""
+    """Workers and producers reach the server through PgBouncer in transaction mode."""
     program = os.environ.get("PGBOUNCER") or shutil.which("pgbouncer", path=_PLACES)
     if program is None:
         raise CannotPlay("PgBouncer is not installed; PGBOUNCER may name its program")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from chaos.checker import clients, leasing, process, progress, state
@@ -82,6 +83,7 @@ class Verdict:
         """What is published, and nothing else."""
         plan = self.history.plan
         return {
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
             "profile": plan["profile"],
             "seed": plan["seed"],
             "jobs": len(self.history.stories) + len(self.history.table_rows),

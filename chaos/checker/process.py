@@ -212,7 +212,7 @@ def retired_neighbours(history: History) -> Iterator[Violation]:
 
 
 def expectations(history: History) -> Iterator[Violation]:
-    """The expectations of the scenario itself."""
+    """What the scenario of a planted bug expects, beside these rules."""
     for line in history.expectations:
         if not line["ok"]:
             yield Violation("", line["text"], line.get("job"), line["t"])

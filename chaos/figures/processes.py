@@ -167,8 +167,8 @@ _DEADLY, _INNOCENT = 10, 10_000
 
 @figure(
     "poison",
-    "20 deadly jobs among 10,000, half of them at once: each kills exactly three workers, "
-    "and no other job is retired",
+    "20 deadly jobs among 10,000, half of them at once: each is held after three deaths, "
+    "and no other job is held",
 )
 async def poison(cluster: Cluster, directory: Path) -> Measured:
     """Deadly jobs one after the other, then all at once. A worker that dies is replaced at once.

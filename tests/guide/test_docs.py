@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from chaos import page as fault_page
+from chaos.report import DEFAULT
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -40,6 +43,11 @@ def build() -> ModuleType:
 def test_generated_pages_are_up_to_date(build: ModuleType) -> None:
     for name, make in build.PAGES.items():
         assert (ROOT / "docs" / name).read_text("utf-8") == make(), f"run `make docs` for {name}"
+
+
+def test_the_page_of_the_fault_harness_is_up_to_date() -> None:
+    written = fault_page.PATH.read_text("utf-8")
+    assert written == fault_page.filled(DEFAULT), "run `python -m chaos page`"
 
 
 def anchors(page: Path) -> set[str]:
