@@ -46,6 +46,8 @@ _ALSO_CALLED = {
 _DIAGRAM = re.compile(r"^```mermaid\n.*?^```\n", flags=re.M | re.S)
 """A diagram that hosts of repositories draw. The site would have to load a program for it."""
 _PRINTS = re.compile(r'^```text title="prints"$', flags=re.M)
+_TEST = re.compile(r"`((?:\w+/)+\w+\.py(?:::\w+)*)`(?=[^\n]*\|$)", flags=re.M)
+"""The name of a test in a table."""
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -84,6 +86,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"]({ups}{inside.as_posix()}{anchor})"
 
     text = _LINK.sub(replace, _with_look(source, markdown))
+    if 'class="with-tests"' in text:
+        text = _TEST.sub(_as_test, text)
     # A file of the source tree has no page here: its path stands in the text.
     return re.sub(r"\[([^\]]*)\]\(" + _OUTSIDE + r"([^)]*)\)", _as_path, text)
 
@@ -100,6 +104,12 @@ def _with_look(source: str, markdown: str) -> str:
     return _PRINTS.sub(
         '``` { .text .prints title="prints" }', _DIAGRAM.sub(lambda _: drawn, markdown)
     )
+
+
+def _as_test(match: re.Match[str]) -> str:
+    """The name of a test, which is long, with places where a line may end."""
+    name = re.sub(r"(::|/|_(?!_))", r"\1<wbr>", match[1])
+    return f"<code>{name}</code>"
 
 
 _OUTSIDE = "source-tree:"
