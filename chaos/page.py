@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from chaos.acts import ACTS
 from chaos.checker.check import INVARIANTS
-from chaos.figures.command import FIGURES
+from chaos.figures import clients, processes, slots
+from chaos.figures.base import FIGURES
 from chaos.mutants import MUTANTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+__all__ = ["PATH", "clients", "filled", "processes", "slots", "write"]
+"""The modules of the figures register them."""
 
 PATH = Path(__file__).parents[1] / "docs" / "chaos.md"
 _TEXT = Path(__file__).parent / "page.md"
