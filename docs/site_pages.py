@@ -5,16 +5,14 @@ MkDocs loads this file as a hook. Nothing it makes is kept in the repository.
 
 from __future__ import annotations
 
-import inspect
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import reference_pages
 from mkdocs.structure.files import File
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
@@ -52,7 +50,7 @@ _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    for name, text in _pages():
+    for name, text in reference_pages.pages():
         files.append(File.generated(config, name, content=text))
     for name in _COPIED:
         text = (ROOT / name).read_text("utf-8")
@@ -118,157 +116,3 @@ _OUTSIDE = "source-tree:"
 def _as_path(match: re.Match[str]) -> str:
     label, path = match[1], match[2]
     return label if path in label or path.endswith(label.strip("`")) else f"{label} (`{path}`)"
-
-
-def _pages() -> Iterator[tuple[str, str]]:
-    yield "reference/command.md", _command()
-    yield "reference/metrics.md", _metrics()
-    yield "reference/settings.md", _settings()
-
-
-# -- the command -----------------------------------------------------------------------------------
-
-
-def _command() -> str:
-    import typer
-
-    from holdfast.cli import app
-
-    root = typer.main.get_command(app)
-    lines = [
-        "# The command",
-        "",
-        "Every command with its options, as `--help` prints them. The options under *Connection* "
-        "are the same for all commands that reach a database.",
-        "",
-    ]
-    shared = [
-        parameter
-        for parameter in _first_command(root).params
-        if getattr(parameter, "rich_help_panel", None) == "Connection"
-    ]
-    lines += ["## Connection", "", *_table(shared), ""]
-    names = {parameter.name for parameter in shared}
-    for path, command in _walk(root, ["holdfast"]):
-        lines += _describe(path, command, names)
-    return "\n".join(lines)
-
-
-def _first_command(group: Any) -> Any:
-    return next(command for _, command in _walk(group, []) if _connects(command))
-
-
-def _connects(command: Any) -> bool:
-    return any(getattr(each, "rich_help_panel", None) == "Connection" for each in command.params)
-
-
-def _walk(command: Any, path: list[str]) -> Iterator[tuple[list[str], Any]]:
-    children = getattr(command, "commands", None)
-    if not children:
-        yield path, command
-        return
-    for name, child in sorted(children.items()):
-        if not child.hidden:
-            yield from _walk(child, [*path, name])
-
-
-def _describe(path: list[str], command: Any, shared: set[str]) -> list[str]:
-    words = " ".join(path)
-    own = [each for each in command.params if each.name not in {*shared, "help"}]
-    lines = [f"## {words}", "", inspect.cleandoc(command.help or ""), ""]
-    if own:
-        lines += [*_table(own), ""]
-    examples = re.findall(r"^\s*\$ (.+)$", command.epilog or "", flags=re.M)
-    if examples:
-        lines += ["```console", *(f"$ {each}" for each in examples), "```", ""]
-    return lines
-
-
-def _table(parameters: list[Any]) -> list[str]:
-    rows = ["| option | meaning |", "|---|---|"]
-    for each in parameters:
-        if each.param_type_name == "argument":
-            name = f"`{each.metavar or (each.name or '').upper()}`"
-        else:
-            name = ", ".join(f"`{option}`" for option in (*each.opts, *each.secondary_opts))
-        text = " ".join((getattr(each, "help", None) or "").split())
-        default = getattr(each, "default", None)
-        if isinstance(default, int | float | str) and not isinstance(default, bool) and default:
-            text = f"{text} Default: `{default}`."
-        rows.append(f"| {name} | {_cell(text)} |")
-    return rows
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
-
-
-# -- metrics, settings -----------------------------------------------------------------------------
-
-
-def _metrics() -> str:
-    from holdfast.telemetry.prometheus import FAMILIES
-
-    rows = [f"| `{each.name}` | {each.kind} | {_cell(each.help)} |" for each in FAMILIES]
-    return "\n".join(
-        [
-            "# Metrics",
-            "",
-            "What `/metrics` of a worker's health port answers. [Telemetry](../telemetry.md) shows "
-            "how to turn it on, and lists the OpenTelemetry instruments.",
-            "",
-            "| metric | kind | meaning |",
-            "|---|---|---|",
-            *rows,
-            "",
-        ]
-    )
-
-
-_VARIABLES = {
-    "HOLDFAST_DSN": "The database, for every command and for `Holdfast.connect` in examples.",
-    "HOLDFAST_PREFIX": "The prefix of the tables.",
-    "HOLDFAST_SCHEMA": "The schema of the tables.",
-    "DATABASE_URL": "The database, where HOLDFAST_DSN is not set.",
-    "PGHOST, PGPORT, PGUSER, PGDATABASE, …": "The database, where neither of both is set.",
-}
-
-
-def _settings() -> str:
-    from dataclasses import fields
-
-    from holdfast.settings import WorkerSettings
-
-    defaults = WorkerSettings()
-    notes = _attribute_notes(inspect.getsource(WorkerSettings))
-    rows = [
-        f"| `{each.name}` | `{getattr(defaults, each.name)}` | {_cell(notes.get(each.name, ''))} |"
-        for each in fields(WorkerSettings)
-    ]
-    variables = [f"| `{name}` | {meaning} |" for name, meaning in _VARIABLES.items()]
-    return "\n".join(
-        [
-            "# Settings",
-            "",
-            "What `hf.run(…)` and the options of `holdfast run` set for one worker process.",
-            "",
-            "| setting | default | meaning |",
-            "|---|---|---|",
-            *rows,
-            "",
-            "## Environment variables",
-            "",
-            "Only the command reads the environment. The library takes arguments.",
-            "",
-            "| variable | meaning |",
-            "|---|---|",
-            *variables,
-            "",
-        ]
-    )
-
-
-def _attribute_notes(source: str) -> dict[str, str]:
-    """The docstrings that stand below the fields of a dataclass."""
-    found = re.findall(r'^    (\w+): [^\n]+\n    """(.*?)"""', source, flags=re.M | re.S)
-    return {name: " ".join(text.split()) for name, text in found}

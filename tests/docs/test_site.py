@@ -107,6 +107,17 @@ def test_every_command_has_a_place(site: Path) -> None:
         assert f'id="{name}"' in commands
 
 
+def test_every_variable_that_the_command_reads_is_a_setting(site: Path) -> None:
+    settings = (site / "reference" / "settings.html").read_text("utf-8")
+    read = {
+        name
+        for source in (ROOT / "src" / "holdfast" / "cli").rglob("*.py")
+        for name in re.findall(r"HOLDFAST_[A-Z_]+", source.read_text("utf-8"))
+    }
+    assert "HOLDFAST_DSN" in read
+    assert [name for name in sorted(read) if name not in settings] == []
+
+
 def test_the_drawing_of_a_jobs_life_has_every_state(site: Path) -> None:
     page = (site / "lifecycle.html").read_text("utf-8")
     drawing = page[page.index('<svg class="lifecycle"') : page.index("</g></svg>")]
