@@ -55,6 +55,7 @@ LINES = {
     "xmin_first": ("bench-xmin", "Minutes beside an open transaction, jobs a second"),
 }
 """By the first measure of the family: the name of the file, and the title."""
+TITLES = {name: chart.title for name, chart in CHARTS.items()} | dict(LINES.values())
 IN_README = ("bench-drain",)
 
 Series = Mapping[tuple[str, str], Sequence[float]]

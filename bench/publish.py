@@ -95,7 +95,7 @@ def publish() -> None:
     blocks = {
         "run": _run_block(found),
         "figures": _figures_block(figures),
-        "plots": "\n".join(f"![{path.stem}](images/{path.name})" for path in drawn),
+        "plots": "\n".join(f"![{_title(path)}](images/{path.name})" for path in drawn),
         "notes": _notes_block(found),
         "goals": _goals_block(found),
         "peers": peers_ahead(figures),
@@ -104,6 +104,11 @@ def publish() -> None:
     }
     _rewrite(PAGE, blocks)
     _rewrite(README, {"speed": _readme_block(figures, facts, drawn)})
+
+
+def _title(picture: Path) -> str:
+    """What a picture is called by those who do not see it."""
+    return plots.TITLES[picture.stem]
 
 
 def _series(found: Record) -> plots.Series:
@@ -289,7 +294,7 @@ def _readme_block(
     figures: Sequence[Figure], facts: Mapping[str, Any], drawn: Sequence[Path]
 ) -> str:
     shown = [path for path in drawn if path.stem in plots.IN_README]
-    pictures = [f"![{path.stem}](docs/images/{path.name})" for path in shown]
+    pictures = [f"![{_title(path)}](docs/images/{path.name})" for path in shown]
     rows = [_against_the_best(measure, figures) for measure in IN_README]
     return "\n".join(
         [
