@@ -30,36 +30,49 @@ def row(transition: Transition) -> str:
     return f"| `{transition.name}` | {sources} → {transition.target} | {guards} | {written} |"
 
 
+_LIFECYCLE = """\
+# A job's life
+
+A job is in one of seven states, and only the changes on this page are possible. Use it when you
+read the log, write a report on the tables, or wonder what may happen next.
+
+```mermaid
+{diagram}
+```
+
+| state | meaning |
+|---|---|
+{states}
+
+`queued`, `picked` and `failed` are rows of the queue table. The other four are final: the row has
+left, and the job's last log row has the state.
+
+## Every change
+
+A change happens only if all its conditions hold, which PostgreSQL checks while it holds the row's
+lock. Each one that says *log* writes a log row in the same statement. A name behind a colon tells
+changes of one kind apart by their conditions: `claim:recovered` is the claim of a job that has lost
+a worker, `claim:suspect` of one that one more death would hold
+([When a worker dies](reliability.md#when-a-worker-dies)).
+
+| change | from → to | only if | what is written besides the state |
+|---|---|---|---|
+{changes}
+
+`the token is the row's` is a condition of every change that a worker makes to a job it claimed. A
+worker that lost its lease therefore changes nothing, in any table.
+
+The SQL and the in-memory store are made from `src/holdfast/lifecycle.py`, and so is this page
+(`make docs`).
+"""
+
+
 def lifecycle() -> str:
     """The page about a job's life."""
-    states = [f"| `{status}` | {MEANINGS[status]} |" for status in Status]
-    return "\n".join(
-        [
-            "# A job's life",
-            "",
-            "Made from `src/holdfast/lifecycle.py` by `make docs`. That table drives the SQL and",
-            "the in-memory store; this page only prints it.",
-            "",
-            "```mermaid",
-            mermaid().rstrip(),
-            "```",
-            "",
-            "| state | meaning |",
-            "|---|---|",
-            *states,
-            "",
-            "`queued`, `picked` and `failed` are rows of the queue table. The other four are",
-            "final: the row has left, and the job's last log row carries the word.",
-            "",
-            "| verb | from → to | only if | what is written besides the status |",
-            "|---|---|---|---|",
-            *map(row, LIFECYCLE),
-            "",
-            "A guard is judged while the row's lock is held. `the token is the row's` stands on",
-            "every write a worker makes about its claim: a worker that lost its lease changes",
-            "nothing, in any table.",
-            "",
-        ]
+    return _LIFECYCLE.format(
+        diagram=mermaid().rstrip(),
+        states="\n".join(f"| `{status}` | {MEANINGS[status]} |" for status in Status),
+        changes="\n".join(map(row, LIFECYCLE)),
     )
 
 
