@@ -174,6 +174,21 @@ def _note_stranger(heard: list[str], url: str, address: str) -> None:
         heard.append(url)
 
 
+async def test_the_commands_of_a_block_are_copied_without_what_they_print(
+    site: Path, browser: Browser
+) -> None:
+    context = await browser.new_context()
+    await context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = await context.new_page()
+    with _served(site) as address:
+        await page.goto(f"{address}learn/1-first-job.html", wait_until="networkidle")
+        block = page.locator(".highlight").filter(has_text="holdfast install")
+        await block.get_by_role("button").click()
+        await expect(page.get_by_text("Copied to clipboard")).to_be_visible()
+        copied = await page.evaluate("navigator.clipboard.readText()")
+    assert copied == "export HOLDFAST_DSN=embedded:data\nholdfast install"
+
+
 async def test_everyday_questions_are_answered_by_the_search(site: Path, browser: Browser) -> None:
     page = await browser.new_page()
     links = page.locator(".md-search-result__item > a")
