@@ -89,6 +89,14 @@ _PATTERNS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
 _HINTS = tuple(hint for hints, _, _ in _PATTERNS for hint in hints)
 
 
+def values_of(names: Iterable[str]) -> re.Pattern[str]:
+    """Matches `name: value` in text, with the names of the caller; group 1 is what may stay."""
+    found = "|".join(re.escape(name).replace("_", "[_-]?") for name in sorted(names))
+    return re.compile(
+        rf"(?i)((?<![a-z0-9])(?:{found})\\{{0,3}}['\"]?\s{{0,3}}(?:=>|[:=])\s{{0,3}}){_VALUE}"
+    )
+
+
 class Redacted:
     """Marks a value of a task that must not be shown: `card: Annotated[str, Redacted]`.
 

@@ -117,6 +117,15 @@ async def test_a_job_that_is_gone_does_not_end_the_stream_of_others(told: Told) 
         assert other.pending
 
 
+async def test_a_page_that_cannot_be_shown_does_not_end_the_look_at_others(told: Told) -> None:
+    async with opened(told.database) as browser:
+        live = browser.web.live
+        broken, other = watch(live, topic("Job", "/jobs/x"), topic("Workers", "/workers"))
+        await live.tick()
+        assert other.pending
+        assert not broken.pending
+
+
 async def messages(live: Live, stream: Stream) -> AsyncIterator[dict[str, Any]]:
     async for event in live._events(stream):
         if event.startswith("data: "):

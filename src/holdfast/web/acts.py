@@ -95,7 +95,7 @@ def _jobs(count: int) -> str:
 
 async def _requeue(asked: Asked) -> str:
     ids, rate = await asked.jobs(), _RATES.get(asked.form.get("rate", ""))
-    cap = int(cap) if (cap := asked.form.get("cap", "")).isdigit() and 0 < len(cap) < 7 else None
+    cap = int(cap) if re.fullmatch("[0-9]{1,6}", cap := asked.form.get("cap", "")) else None
     if rate is not None and len(ids) > 1:
         asked.site.errands.requeue(ids, rate, actor=asked.actor, reason=asked.reason, cap=cap)
         return f"Requeuing {_jobs(len(ids))}, {rate:g} a second."

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import quote_plus, unquote_plus, urlencode
 
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route, Router
@@ -26,6 +27,7 @@ from holdfast.errors import (
 from holdfast.redact import redact
 from holdfast.web.acts import ACTS, Act, Asked
 from holdfast.web.auth import SESSION_COOKIE, SESSION_SECONDS, HostAuth, Identity, Login, Tokens
+from holdfast.web.form import FormTooLarge, read_form
 from holdfast.web.live import Live
 from holdfast.web.pages import PAGES
 from holdfast.web.redaction import Redaction
@@ -46,11 +48,17 @@ PUBLIC = ("/login", "/static/")
 _FREE = ("/login", "/logout")
 """What a viewer may send as well."""
 
-_MOST_BODY = 2 * 1024 * 1024
 NOTE_COOKIE = "holdfast_note"
 _NOTE_SECONDS = 30
+_LONGEST_NOTE = 2000
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+_WORDS = {
+    404: "There is no such page.",
+    405: "This address cannot be used so.",
+    500: "This page has a fault. The log of its server tells more.",
+}
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -105,7 +113,13 @@ class WebApp:
             Route("/logout", self._logout, methods=["POST"]),
             Mount("/static", StaticFiles(packages=[("holdfast.web", "static")])),
         ]
-        self._router = Router(self.routes, default=self._missing, lifespan=self._lifespan)
+        self._router = Router(
+            # Its redirect would name the host that the request names.
+            self.routes,
+            redirect_slashes=False,
+            default=self._missing,
+            lifespan=self._lifespan,
+        )
         self._outside = SecurityHeaders(self._gate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -130,12 +144,31 @@ class WebApp:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        request = Request(scope, receive)
+        request, begun = Request(scope, receive), False
+        with_csrf = _with_csrf(request, send)
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await with_csrf(message)
+
         try:
-            answer = await self._refusal(request) or self._router
-            await answer(scope, receive, _with_csrf(request, send))
+            answer = await self._refusal(request) or self._routed
+            await answer(scope, receive, sending)
         except ClientDisconnect:
             return
+        except Exception:
+            if not begun:
+                await self._error(request, 500)(scope, receive, sending)
+            # Whoever serves the application logs it.
+            raise
+
+    async def _routed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._router(scope, receive, send)
+        except HTTPException as refused:
+            request = Request(scope, receive)
+            await self._error(request, refused.status_code)(scope, receive, send)
 
     async def _refusal(self, request: Request) -> Response | None:
         site, path = self.site, _path(request)
@@ -148,20 +181,31 @@ class WebApp:
             return self._unknown(request)
         if request.method in ("GET", "HEAD"):
             return None
+        return await self._refused_form(request, who)
+
+    async def _refused_form(self, request: Request, who: Identity | None) -> Response | None:
+        """A change takes a form of our own, and beyond the sign-in the role operator."""
         if not same_origin(request):
             return self._error(request, 403, "This form did not come from this page.")
-        form = await _form(request)
+        try:
+            form = await read_form(request, known=who is not None)
+        except FormTooLarge:
+            return self._error(request, 413, "This form is too large.")
+        except TimeoutError:
+            return self._error(request, 408, "This form came too slowly.")
         request.scope["holdfast.form"] = form
         if not csrf_matches(request.cookies.get(CSRF_COOKIE), form.get(CSRF_FIELD)):
             return self._error(request, 403, "The form is too old. Go back, reload and try again.")
-        if path not in _FREE and not (who and who.acts):
+        if _path(request) not in _FREE and not (who and who.acts):
             return self._error(request, 403, "This takes the role operator.")
         return None
 
     def _unknown(self, request: Request) -> Response:
         if self.site.login is None:
             return self._error(request, 403, "Your account has no access to this page.")
-        if request.method != "GET" or _path(request) == "/live":
+        # A picture or a frame on a page of others may name any token, and must not count as a try.
+        shown = request.headers.get("sec-fetch-dest", "document") == "document"
+        if request.method != "GET" or _path(request) == "/live" or not shown:
             return PlainTextResponse("Sign in first.", 401)
         token = request.query_params.get("token")
         if token is not None:
@@ -203,7 +247,8 @@ class WebApp:
                 note = f"Not done: {redact(str(error))}"
             target = f"{_base(request)}{safe_path(form.get('back', ''))}"
             response = RedirectResponse(target, 303)
-            _set(response, request, NOTE_COOKIE, urlencode({"": note})[1:][:2000], _NOTE_SECONDS)
+            kept = quote_plus(note)[:_LONGEST_NOTE]
+            _set(response, request, NOTE_COOKIE, kept, _NOTE_SECONDS)
             return response
 
         return do
@@ -232,13 +277,13 @@ class WebApp:
         if request.method == "GET":
             return self._door(request)
         form = _values(request)
-        name = " ".join(form.get("name", "").split())[:60]
-        token, target = form.get("token", ""), safe_path(form.get("next", ""))
+        name, token = form.get("name", ""), form.get("token", "")
+        target = safe_path(form.get("next", ""))
         return self._signed_in(request, token, name, target) or self._refused(request)
 
     def _signed_in(self, request: Request, token: str, name: str, target: str) -> Response | None:
         assert self.site.login is not None  # noqa: S101 - only called where there is one
-        cookie = self.site.login.sign_in(token, name)
+        cookie = self.site.login.sign_in(token, name, _from(request))
         if cookie is None:
             return None
         response = RedirectResponse(f"{_base(request)}{safe_path(target)}", 303)
@@ -247,7 +292,7 @@ class WebApp:
 
     def _refused(self, request: Request) -> Response:
         assert self.site.login is not None  # noqa: S101 - only called where there is one
-        if self.site.login.refuses:
+        if self.site.login.refuses(_from(request)):
             return self._door(request, 429, "Too many wrong tokens. Try again in a minute.")
         return self._door(request, 401, "That is not a token of this page.")
 
@@ -259,15 +304,25 @@ class WebApp:
         who = request.scope["holdfast.who"]
         if self.site.login is not None and who is not None:
             self.site.login.sign_out(who)
+            self.live.end(who.session)
         response = RedirectResponse(f"{_base(request)}/login", 303)
         response.delete_cookie(SESSION_COOKIE, path=_cookie_path(request))
         return response
 
     async def _missing(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        await self._error(request, 404, "There is no such page.")(scope, receive, send)
+        path = _path(request)
+        if path.endswith("/") and request.method == "GET":
+            query = f"?{request.url.query}" if request.url.query else ""
+            found: Response = RedirectResponse(
+                f"{_base(request)}{safe_path(path.rstrip('/'))}{query}", 303
+            )
+        else:
+            found = self._error(request, 404)
+        await found(scope, receive, send)
 
-    def _error(self, request: Request, status: int, words: str) -> Response:
+    def _error(self, request: Request, status: int, words: str = "") -> Response:
+        words = words or _WORDS.get(status, _WORDS[500])
         return self._render(request, "error.html", status, words=redact(words), status=status)
 
     def _failed(self, request: Request, error: HoldfastError) -> Response:
@@ -324,7 +379,7 @@ def _values(request: Request) -> dict[str, str]:
 
 def _forms(request: Request) -> dict[str, Any]:
     """What templates need for their forms, and the note that an act left."""
-    [(_, note)] = parse_qsl(f"n={request.cookies.get(NOTE_COOKIE, '')}") or [("n", "")]
+    note = unquote_plus(request.cookies.get(NOTE_COOKIE, ""))[:_LONGEST_NOTE]
     return {
         "csrf": request.scope.get("holdfast.csrf", ""),
         "csrf_field": CSRF_FIELD,
@@ -333,21 +388,9 @@ def _forms(request: Request) -> dict[str, Any]:
     }
 
 
-async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form; those of one name as lines of one value."""
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _MOST_BODY:
-            return {}
-    fields: dict[str, str] = {}
-    try:
-        pairs = parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=20_000)
-    except ValueError:
-        return {}
-    for name, value in pairs:
-        fields[name] = f"{fields[name]}\n{value}" if name in fields else value
-    return fields
+def _from(request: Request) -> str:
+    """The network address of a client, as the server tells it."""
+    return request.client.host if request.client else ""
 
 
 def _cookie_path(request: Request) -> str:
@@ -368,12 +411,12 @@ def _set(response: Response, request: Request, name: str, value: str, seconds: i
 
 def _with_csrf(request: Request, send: Send) -> Send:
     """Gives a browser that has none the cookie that its forms are compared with."""
-    new = request.scope.get("holdfast.csrf")
-    if new is None or CSRF_COOKIE in request.cookies or _path(request).startswith("/static/"):
+    if CSRF_COOKIE in request.cookies or _path(request).startswith("/static/"):
         return send
 
     async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
+        new = request.scope.get("holdfast.csrf")
+        if new is not None and message["type"] == "http.response.start":
             carrier = Response()
             _set(carrier, request, CSRF_COOKIE, new, None)
             MutableHeaders(scope=message).append("set-cookie", carrier.headers["set-cookie"])

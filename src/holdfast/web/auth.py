@@ -24,8 +24,10 @@ LEAST_TOKEN = 16
 """Characters of a token: a shorter one could be guessed."""
 
 _MOST_FAILURES = 10
+"""Of one network address. Another address is not refused, so that nobody locks all others out."""
+_MOST_FAILURES_OF_ALL = 1000
 _FAILURE_SECONDS = 60.0
-"""Failed sign-ins within this time are counted together, whoever they come from."""
+"""Failed sign-ins within this time are counted together."""
 
 
 class Role(enum.StrEnum):
@@ -86,18 +88,18 @@ class Login:
         self._now = now
         self._key = _hash(f"holdfast session {tokens.operator} {tokens.viewer}")
         self._ended: dict[str, float] = {}
-        self._failures: list[float] = []
+        self._failures: list[tuple[float, str]] = []
 
-    def sign_in(self, token: str, name: str = "") -> str | None:
+    def sign_in(self, token: str, name: str = "", address: str = "") -> str | None:
         """Return the cookie of a new session; None for a wrong token, or after too many of them."""
-        if self.refuses:
+        if self.refuses(address):
             return None
         role = self._tokens.role_of(token)
         if role is None:
-            self._failures.append(self._now())
+            self._failures.append((self._now(), address))
             return None
         fields = {
-            "actor": name or "token",
+            "actor": _plain(name) or "token",
             "role": str(role),
             "id": secrets.token_hex(16),
             "until": int(self._now()) + SESSION_SECONDS,
@@ -105,12 +107,12 @@ class Login:
         body = base64.urlsafe_b64encode(json.dumps(fields).encode()).decode().rstrip("=")
         return f"{body}.{self._sign(body)}"
 
-    @property
-    def refuses(self) -> bool:
-        """Whether there were too many wrong tokens in the last minute."""
+    def refuses(self, address: str = "") -> bool:
+        """Whether there were too many wrong tokens from there in the last minute."""
         since = self._now() - _FAILURE_SECONDS
-        self._failures = [at for at in self._failures[-_MOST_FAILURES:] if at > since]
-        return len(self._failures) >= _MOST_FAILURES
+        self._failures = [each for each in self._failures if each[0] > since]
+        there = sum(who == address for _, who in self._failures)
+        return there >= _MOST_FAILURES or len(self._failures) >= _MOST_FAILURES_OF_ALL
 
     def identity(self, cookie: str | None) -> Identity | None:
         """Return who a cookie belongs to, if it is ours and has not expired."""
@@ -137,6 +139,11 @@ def _decoded(body: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return fields if isinstance(fields, dict) else None
+
+
+def _plain(name: str) -> str:
+    """A name without what would change how a log reads: line ends, escapes, reversed writing."""
+    return "".join(each for each in " ".join(name.split()) if each.isprintable())[:60]
 
 
 def _hash(text: str) -> bytes:

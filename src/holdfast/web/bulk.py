@@ -52,7 +52,7 @@ async def sheet(visit: Visit, wanted: Chosen) -> Sheet | None:
     if act not in ACTS or not visit.who.acts:
         return None
     everything = bool(visit.params.get("all"))
-    picked = [JobId(int(word)) for word in visit.params.getlist("id") if _is_id(word)]
+    picked = [JobId(int(word)) for word in visit.params.getlist("id") if is_id(word)]
     if everything or not picked:
         jobs, everything = (
             await find(visit.look, wanted, limit=MOST_AT_ONCE, window=MOST_AT_ONCE),
@@ -91,5 +91,5 @@ def _tally(act: str, jobs: list[Job]) -> tuple[tuple[Status, int, str], ...]:
     )
 
 
-def _is_id(word: str) -> bool:
+def is_id(word: str) -> bool:
     return word.isascii() and word.isdigit() and len(word) <= 18

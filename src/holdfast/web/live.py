@@ -54,6 +54,8 @@ class Stream:
     """One browser. What it was not sent yet is kept by part, so a slow one takes no memory."""
 
     topic: Topic
+    session: str = ""
+    """Whose sign-out ends it."""
     pending: Parts = field(default_factory=dict)
     at: str = ""
     lost: str = ""
@@ -92,7 +94,7 @@ class Live:
         page = self._pages.get(request.query_params.get("page", ""))
         if page is None or len(self._streams) >= _MOST_STREAMS:
             return PlainTextResponse("There is no such page, or there are too many.", 404)
-        stream = Stream(Topic(_address(request, page), _seen_by(who)))
+        stream = Stream(Topic(_address(request, page), _seen_by(who)), who.session)
         events = self._events(stream)
         return StreamingResponse(
             events,
@@ -113,11 +115,19 @@ class Live:
                     # A proxy closes a stream that is silent.
                     yield ": here\n\n"
                     continue
+                if stream.ended:
+                    return
                 stream.news.clear()
                 parts, stream.pending = stream.pending, {}
                 yield _event({"at": stream.at, "lost": stream.lost, "parts": parts})
         finally:
             self._streams.discard(stream)
+
+    def end(self, session: str) -> None:
+        """End the streams of a session that has signed out."""
+        for stream in self._streams:
+            if session and stream.session == session:
+                stream.end()
 
     def _join(self, stream: Stream) -> None:
         self._streams.add(stream)
@@ -182,14 +192,19 @@ class Live:
         try:
             visit = site.visit_on(look, await site.nav(look), topic.who, topic.address)
             found = await page.load(visit)
+            if "redirect" in found:
+                return {}
+            return site.parts(page, site.context(visit, found))
         except DatabaseError:
+            # The transaction, in which the others are read, is over.
             raise
         except HoldfastError:
             # What the page is about is gone. The next load of the page says so.
             return {}
-        if "redirect" in found:
+        except Exception:
+            # One page that cannot be shown must not end the look at all others.
+            self._log.warning("page %s cannot be shown live", page.name, exc_info=True)
             return {}
-        return site.parts(page, site.context(visit, found))
 
     def _send(self, topic: Topic, parts: Parts) -> None:
         before = self._sent.get(topic, {})

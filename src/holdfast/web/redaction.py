@@ -12,13 +12,16 @@ from markupsafe import Markup, escape
 
 from holdfast.errors import InvalidInput
 from holdfast.models import Job
-from holdfast.redact import REDACTED_HEADER, masked, redact
+from holdfast.redact import REDACTED_HEADER, masked, redact, values_of
 from holdfast.web.auth import Identity
 
 MASK = "[redacted]"
+_UNREADABLE = "It is too large, or nested too deeply, to find what must be masked."
 _LONGEST = 64 * 1024
 """Characters of a payload that a page shows."""
 _HEX_BYTES = 512
+_INDENTED = 1024
+"""Bytes in which a payload of JSON begins."""
 
 FIELDS = (
     *("password", "passwd", "passphrase", "secret", "token", "authorization", "cookie"),
@@ -48,6 +51,7 @@ class Redaction:
         self._hidden = re.compile(
             "|".join(rf"(?:.*[_\W])?{re.escape(_plain(name))}" for name in sorted(names)), re.I
         )
+        self._in_text = values_of(_plain(name) for name in names)
         self._viewers_see_values = viewers_see_values
 
     def hides(self, name: str) -> bool:
@@ -58,26 +62,46 @@ class Redaction:
         data = job.payload
         if data is None:
             return Shown("", Markup(""), 0, masked=False)
-        found = _parsed(data)
         sees = who.acts or self._viewers_see_values
-        if found is not None:
-            value, hidden = self._without_secrets(found[0], job, sees)
-            # As text a masked field would be in plain sight, so the text is that of the mask.
-            return Shown("json", _pretty(value), len(data), hidden)
-        text = _text(data)
+        try:
+            found = _parsed(data)
+            if found is not None:
+                value, hidden = self._without_secrets(found[0], job, sees)
+                # As text a masked field would be in plain sight, so the text is that of the mask.
+                return Shown("json", _pretty(value), len(data), hidden)
+            text = self._text(data, job) if sees else None
+        except _Unreadable:
+            return Shown("json", escape(_UNREADABLE), len(data), masked=True)
+        if not sees:
+            kind = "hex" if form == "hex" or _text(data) is None else "text"
+            return Shown(kind, escape(MASK), len(data), masked=True)
         if text is not None and form != "hex":
-            words = redact(text) if sees else MASK
-            return Shown(
-                "text", escape(words[:_LONGEST]), len(data), words != text, len(words) > _LONGEST
-            )
-        dump = _dump(data[:_HEX_BYTES]) if sees else MASK
-        return Shown("hex", escape(dump), len(data), not sees, len(data) > _HEX_BYTES)
+            hidden = text != _text(data)
+            return Shown("text", escape(text[:_LONGEST]), len(data), hidden, len(text) > _LONGEST)
+        # A dump of the bytes themselves would show what the text masks.
+        shown = data if text is None else text.encode()
+        dump = _dump(shown[:_HEX_BYTES])
+        return Shown("hex", escape(dump), len(data), shown != data, len(shown) > _HEX_BYTES)
+
+    def _text(self, data: bytes, job: Job) -> str | None:
+        """Text without what looks like a secret; None where the bytes are no text."""
+        text = _text(data)
+        if text is None:
+            return None
+        if (job.headers or {}).get(REDACTED_HEADER):
+            # What the task marked as secret cannot be found in what is not JSON.
+            return MASK
+        return self._in_text.sub(rf"\1{MASK}", redact(text))
 
     def result(self, text: str, who: Identity) -> Shown:
         """What a job returned, as JSON."""
-        found = json.loads(text)
-        value, hidden = self._mask(found, who.acts or self._viewers_see_values)
-        return Shown("json", _pretty(value), len(text.encode()), hidden, len(text) > _LONGEST)
+        size = len(text.encode())
+        try:
+            found = json.loads(text)
+            value, hidden = self._mask(found, who.acts or self._viewers_see_values)
+            return Shown("json", _pretty(value), size, hidden, len(text) > _LONGEST)
+        except RecursionError:
+            return Shown("json", escape(_UNREADABLE), size, masked=True)
 
     def headers(
         self, found: Mapping[str, Any] | None, who: Identity
@@ -90,27 +114,37 @@ class Redaction:
         ]
 
     def editable(self, job: Job) -> str | None:
-        """The payload as an operator edits it, masked fields as masks; None for what is no text."""
+        """The payload as an operator edits it, masked fields as masks.
+
+        None for what is no text, and for text whose secrets could not be put back.
+        """
         data = job.payload
         if data is None:
             return ""
-        found = _parsed(data)
-        if found is not None and isinstance(found[0], dict | list):
-            value, hidden = self._without_secrets(found[0], job, sees=True)
-            return json.dumps(value, indent=2, ensure_ascii=False) if hidden else _text(data)
-        return _text(data)
+        try:
+            found = _parsed(data)
+            if found is not None:
+                value, hidden = self._without_secrets(found[0], job, sees=True)
+                return _json(value, indent=2) if hidden else _text(data)
+            text = _text(data)
+            return text if text == self._text(data, job) else None
+        except _Unreadable:
+            return None
 
     def restored(self, text: str, before: bytes | None) -> bytes:
         """What an operator sent, with the value of before in place of each mask."""
         if MASK not in text or before is None:
             return text.encode()
-        found, new = _parsed(before), _parsed(text.encode())
-        if found is None or new is None:
-            raise InvalidInput(
-                f"the payload holds {MASK} but is not JSON any more; the masked values cannot be "
-                f"put back, so write the whole payload"
-            )
-        return json.dumps(_restore(new[0], found[0]), ensure_ascii=False).encode()
+        try:
+            found, new = _parsed(before), _parsed(text.encode())
+            if found is not None and new is not None:
+                return _json(_restore(new[0], found[0])).encode()
+        except (_Unreadable, RecursionError):
+            pass
+        raise InvalidInput(
+            f"the payload holds {MASK} but is not JSON any more; the masked values cannot be "
+            f"put back, so write the whole payload"
+        )
 
     def _without_secrets(self, value: Any, job: Job, sees: bool) -> tuple[Any, bool]:
         """Mask what the job's task marked as secret, and what is hidden by its name or for viewers.
@@ -118,10 +152,13 @@ class Redaction:
         Return whether anything was masked as well.
         """
         shown = value
-        for path in (job.headers or {}).get(REDACTED_HEADER) or ():
-            shown = masked(shown, [str(step) for step in path], MASK)
-        shown, hidden = self._mask(shown, sees)
-        return shown, hidden or shown != value
+        try:
+            for path in (job.headers or {}).get(REDACTED_HEADER) or ():
+                shown = masked(shown, [str(step) for step in path], MASK)
+            shown, hidden = self._mask(shown, sees)
+            return shown, hidden or shown != value
+        except (RecursionError, TypeError):
+            raise _Unreadable from None
 
     def _mask(self, value: Any, sees: bool) -> tuple[Any, bool]:
         match value:
@@ -165,14 +202,35 @@ def _restore(new: Any, before: Any, path: str = "payload") -> Any:
     return new
 
 
+class _Unreadable(Exception):
+    """What looks like JSON and cannot be searched for what must be masked."""
+
+
 def _parsed(data: bytes) -> tuple[Any] | None:
-    """JSON in a tuple of one, since null is JSON too."""
-    if len(data) > 4 * _LONGEST or data[:1] not in (b"{", b"["):
+    """A JSON object or list, in a tuple of one; None for what is neither."""
+    if data[:_INDENTED].lstrip(b" \t\r\n")[:1] not in (b"{", b"["):
         return None
+    if len(data) > 4 * _LONGEST:
+        raise _Unreadable
     try:
-        return (json.loads(data),)
-    except (ValueError, RecursionError):
+        found = json.loads(data)
+        # Whoever shows it goes through it by recursion as well.
+        json.dumps(found, indent=0)
+    except ValueError:
         return None
+    except RecursionError:
+        raise _Unreadable from None
+    return (found,)
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # Half of a surrogate pair, which no encoding has: as an escape, as it came.
+        return json.dumps(value, indent=indent)
+    return text
 
 
 def _text(data: bytes) -> str | None:
@@ -187,7 +245,7 @@ _TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|([^"]+)')
 
 
 def _pretty(value: Any) -> Markup:
-    text = json.dumps(value, indent=2, ensure_ascii=False)[:_LONGEST]
+    text = _json(value, indent=2)[:_LONGEST]
     out: list[Markup] = []
     for match in _TOKEN.finditer(text):
         string, colon, rest = match.groups()

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from holdfast.web.site import Site
 
 
+MAX_ID = 2**63 - 1
+"""Ids are bigint."""
+
+
 @dataclass(frozen=True, slots=True)
 class Nav:
     """The counts beside the names of the pages."""
@@ -46,12 +50,15 @@ class Address:
     def here(self) -> str:
         return f"{self.base}{self.path}{f'?{self.query}' if self.query else ''}"
 
-    def url(self, path: str = "/", **query: object) -> str:
-        """The address of another page; parameters that are None or empty are left out."""
+    def url(self, path: str = "/", /, **query: object) -> str:
+        """The address of another page; parameters that are None or empty are left out.
+
+        What a person typed may be among the names, such as `path` or `self`.
+        """
         said = {name: value for name, value in query.items() if value not in (None, "", False)}
         return f"{self.base}{quote(path)}{f'?{urlencode(said, doseq=True)}' if said else ''}"
 
-    def with_query(self, **changes: object) -> str:
+    def with_query(self, /, **changes: object) -> str:
         """This page with other parameters."""
         params = QueryParams(self.query)
         kept: dict[str, object] = {name: params.getlist(name) for name in params}

@@ -14,14 +14,13 @@ from holdfast.monitor import pages
 from holdfast.stores.postgres import rows
 from holdfast.web import ledger
 from holdfast.web.charts import far
-from holdfast.web.visit import Page, Visit
+from holdfast.web.visit import MAX_ID, Page, Visit
 from holdfast.web.words import clock, error_line
 
 ACTS = ("edit", "resolve", "delete", "cancel")
 """Sheets that the page opens, by the parameter `do`."""
 
 
-MAX_ID = 2**63 - 1
 _EXPLAINING = 9
 """Statements that an explanation sends at most."""
 

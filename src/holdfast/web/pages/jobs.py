@@ -13,10 +13,10 @@ from holdfast.lifecycle import FINAL, SPOKEN, Status
 from holdfast.models import Job, LogEntry, Progress, WorkerInfo
 from holdfast.monitor import pages
 from holdfast.monitor.chosen import ROWS, WINDOW, Chosen, find, reach
-from holdfast.web.bulk import sheet
+from holdfast.web.bulk import is_id, sheet
 from holdfast.web.charts import far
 from holdfast.web.standing import Surroundings, standing, surroundings
-from holdfast.web.visit import Page, Visit, text
+from holdfast.web.visit import MAX_ID, Page, Visit, text
 from holdfast.web.words import about, error_line, number, span
 
 SINCE = {
@@ -114,7 +114,7 @@ async def load(visit: Visit) -> dict[str, Any]:
         "filtered": wanted != Chosen(),
         "do": visit.params.get("do", "") if visit.who.acts else "",
         "sheet": await sheet(visit, wanted),
-        "selected": {int(word) for word in visit.params.getlist("id") if word.isdigit()},
+        "selected": {int(word) for word in visit.params.getlist("id") if is_id(word)},
         "kept": [(k, v) for k, v in visit.params.multi_items() if k not in _PASSING],
     }
 
@@ -205,9 +205,10 @@ def mark(at: datetime, row: int) -> str:
 def place(text: str) -> tuple[datetime, int] | None:
     seconds, _, row = text.partition("-")
     try:
-        return datetime.fromtimestamp(float(seconds), UTC), int(row)
+        at, number = datetime.fromtimestamp(float(seconds), UTC), int(row)
     except (ValueError, OverflowError, OSError):
         return None
+    return (at, number) if 0 <= number <= MAX_ID else None
 
 
 def _tabs(visit: Visit, wanted: Chosen, counts: pages.Counts) -> list[Tab]:
