@@ -18,6 +18,7 @@ from holdfast.lifecycle import (
     TRANSITIONS,
     Verb,
 )
+from holdfast.shell import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -170,7 +171,7 @@ def _claimed(facts: Facts) -> Explanation:
             f"Its worker {job.claimed_by} looks dead: the last heartbeat is "
             f"{_since(facts, heartbeat)} old. {nobody}It is recovered {recovery}.",
             until=max(expires, facts.now) if left else None,
-            command=f"holdfast workers release {job.claimed_by}",
+            command=f"holdfast workers release {_name(job.claimed_by or '')}",
             details=details,
         )
     return Explanation(
@@ -203,6 +204,10 @@ def held_reason(history: Sequence[LogEntry]) -> str | None:
     return next((reason for reason in by_worker if reason), None)
 
 
+def _name(name: str) -> str:
+    return shell_word(name, positional=True)
+
+
 def _paused(facts: Facts) -> Explanation | None:
     for pause in facts.pauses:
         if pause.covers(facts.queued.entrypoint):
@@ -212,7 +217,7 @@ def _paused(facts: Facts) -> Explanation | None:
                 Code.PAUSED,
                 f"{what} is paused{by}: {pause.reason}.",
                 until=pause.until,
-                command=f"holdfast resume {pause.name or '--all'}",
+                command=f"holdfast resume {_name(pause.name) if pause.name else '--all'}",
                 details=pause._asdict(),
             )
     return None
@@ -235,7 +240,9 @@ def _no_worker(facts: Facts) -> Explanation | None:
     known = sorted({served for worker in alive for served in worker.entrypoints})
     near = list(nearest(name, known))
     meant = f" Names like it: {', '.join(near)}." if near else ""
-    command = f"holdfast move {facts.job_id} --to {near[0]}" if near else "holdfast workers"
+    command = (
+        f"holdfast move {facts.job_id} --to {shell_word(near[0])}" if near else "holdfast workers"
+    )
     return Explanation(
         Code.NO_WORKER,
         f"No live worker serves {name}.{meant}",
@@ -271,7 +278,7 @@ def _breaker_open(facts: Facts) -> Explanation | None:
                 Code.BREAKER_OPEN,
                 f"The circuit breaker {breaker.name} is {breaker.state.replace('_', ' ')}{held}.",
                 until=breaker.tries_again_at,
-                command=f"holdfast breaker close {breaker.name}",
+                command=f"holdfast breaker close {_name(breaker.name)}",
                 details={"breaker": breaker.name, "state": str(breaker.state)},
             )
     return None
@@ -301,7 +308,7 @@ def _runs_alone(facts: Facts) -> Explanation | None:
         Code.RUNS_ALONE,
         f"{job.recoveries} workers died with it, and one more death would hold it. "
         f"It runs when a worker has nothing else.",
-        command=f"holdfast move {job.id} --to {job.entrypoint}",
+        command=f"holdfast move {job.id} --to {shell_word(job.entrypoint)}",
         details={"recoveries": job.recoveries, "max_recoveries": cap},
     )
 
@@ -332,7 +339,7 @@ def _behind(facts: Facts) -> Explanation | None:
     return Explanation(
         Code.BEHIND,
         f"It is due, and behind {words} of higher priority or earlier.",
-        command=f"holdfast explain --entrypoint {facts.queued.entrypoint}",
+        command=f"holdfast explain --entrypoint {shell_word(facts.queued.entrypoint)}",
         details={"before": count},
     )
 

@@ -14,6 +14,7 @@ from holdfast.breaker import Breaker, BreakerState
 from holdfast.cli.command import App, example
 from holdfast.cli.connect import Options, actor, open_holdfast, options_of, run_async
 from holdfast.cli.output import clean, duration, line, moment, print_json, table
+from holdfast.shell import shell_word
 
 T = TypeVar("T")
 
@@ -107,7 +108,8 @@ def open_breaker(
     if as_json:
         print_json(breaker_record(held))
     else:
-        line(clean(f"breaker {name} is held open until `holdfast breaker close {name}`"))
+        command = f"holdfast breaker close {shell_word(name, positional=True)}"
+        line(clean(f"breaker {name} is held open until `{command}`"))
         if not known:
             line("no worker has named it yet; `holdfast breaker list` shows how it is spelled")
 

@@ -9,6 +9,7 @@ from holdfast.cli.show import look_at_job
 from holdfast.cli.values import parse_id
 from holdfast.errors import ConnectionFailed, ConnectionLost, HoldfastError
 from holdfast.models import JobId, Requeued
+from holdfast.shell import shell_word
 
 _REQUEUED = {
     Requeued.REQUEUED: "is queued again",
@@ -67,4 +68,5 @@ async def _pause(hf: Holdfast, view: View, wish: Wish) -> None:
         view.ask_reason(wish.words)
     else:
         await hf.queries.pause(name, everything=everything, reason=wish.reason, actor=actor())
-        view.note = f"{shown} is paused until `holdfast resume {name or '--all'}`, or p again"
+        what = shell_word(name, positional=True) if name else "--all"
+        view.note = f"{shown} is paused until `holdfast resume {what}`, or p again"

@@ -16,6 +16,7 @@ from holdfast.cli.output import clean, line, moment, print_json, table
 from holdfast.cli.values import parse_duration, parse_instant
 from holdfast.errors import InvalidInput
 from holdfast.models import Act, Pause
+from holdfast.shell import shell_word
 
 _Name = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="An entrypoint or a table queue.")
@@ -158,8 +159,8 @@ def pause_record(pause: Pause) -> dict[str, Any]:
 
 def ends(pause: Pause, now: datetime) -> str:
     if pause.until is None:
-        command = f"holdfast resume {pause.name}" if pause.name else "holdfast resume --all"
-        return f"until `{command}`"
+        what = shell_word(pause.name, positional=True) if pause.name else "--all"
+        return f"until `holdfast resume {what}`"
     return f"until {moment(pause.until, now)}"
 
 

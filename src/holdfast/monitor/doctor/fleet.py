@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast.client.queries import Queries
 from holdfast.models import HeldFilter
 from holdfast.monitor.doctor.finding import Finding, error, warning
+from holdfast.shell import shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,7 +34,7 @@ async def check_fleet(store: PostgresStore) -> list[Finding]:
             error(
                 "no_worker",
                 f"jobs of {name} wait and no live worker serves it",
-                f"holdfast explain --entrypoint {name}",
+                f"holdfast explain --entrypoint {shell_word(name)}",
             )
         )
     if await queries.list_failed_jobs(1, among=HeldFilter(older_than=_LONG_HELD)):
@@ -46,7 +47,7 @@ async def check_fleet(store: PostgresStore) -> list[Finding]:
         )
     for pause in await queries.list_pauses():
         if pause.until is None and now - pause.created > _LONG_PAUSED:
-            name = pause.name or "--all"
+            name = shell_word(pause.name, positional=True) if pause.name else "--all"
             found.append(
                 warning(
                     "paused",
@@ -70,7 +71,7 @@ def _workers(workers: Sequence[WorkerInfo], now: datetime) -> Iterator[Finding]:
                 "worker_silent",
                 f"worker {worker.id} has been silent for "
                 f"{(now - worker.heartbeat).total_seconds():.0f} s",
-                f"holdfast workers release {worker.id}",
+                f"holdfast workers release {shell_word(worker.id, positional=True)}",
             )
     versions = sorted({worker.version for worker in alive})
     if len(versions) > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.monitor.doctor.finding import Finding, error
+from holdfast.shell import shell_word
 from holdfast.stores.postgres.binding import Binding
 from holdfast.stores.postgres.grants import GRANTS, DatabaseRole, Grant
 
@@ -69,5 +70,5 @@ def _finding(name: str, role: DatabaseRole, missing: set[Privilege]) -> Finding:
     return error(
         "grants",
         f"role {name} is used as the {role} and lacks {first}{more}",
-        f"holdfast sql grants --{role} {name} --apply",
+        f"holdfast sql grants --{role} {shell_word(name)} --apply",
     )
