@@ -147,6 +147,15 @@ def _silent(dsn: str) -> None:
     _sql("update holdfast_workers set heartbeat = now() - interval '1 hour'")(dsn)
 
 
+def _leases_emptied(dsn: str) -> None:
+    asyncio.run(_enqueue(dsn))
+    _sql(
+        "update holdfast set status = 'picked', claim_token = gen_random_uuid(), claimed_by = 'w',"
+        " claimed_at = now(), heartbeat = now(), lease = interval '30 s'"
+    )(dsn)
+    _sql("truncate holdfast_leases")(dsn)
+
+
 @pytest.mark.parametrize(
     ("plant", "check", "code"),
     [
@@ -176,6 +185,7 @@ def _silent(dsn: str) -> None:
         (_held_long_ago, "held", 1),
         (_silent, "worker_silent", 1),
         (lambda dsn: asyncio.run(_report(dsn, "1.0", "2.0")), "versions", 1),
+        (_leases_emptied, "leases", 1),
         (
             _sql(
                 "insert into holdfast_pauses (name, reason, created)"

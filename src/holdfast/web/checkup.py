@@ -51,7 +51,7 @@ class Checkup:
                 return
             try:
                 async with self._reader.open() as look:
-                    found = await examine(look.store, listens=False)
+                    found = await examine(look.store, thorough=False)
                 self.findings = tuple(_without_queries(each) for each in found)
             except (ConnectionFailed, ConnectionLost):
                 raise

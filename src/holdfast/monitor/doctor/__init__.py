@@ -7,17 +7,18 @@ from holdfast.monitor.doctor.finding import Finding, Severity, error
 from holdfast.monitor.doctor.fleet import check_fleet, check_listen
 from holdfast.monitor.doctor.grants import check_grants
 from holdfast.monitor.doctor.server import check_server
-from holdfast.monitor.doctor.tables import check_schema, check_tables
+from holdfast.monitor.doctor.tables import check_leases, check_schema, check_tables
 from holdfast.ports import Store
 from holdfast.stores.postgres.store import PostgresStore
 
 __all__ = ["Finding", "Severity", "examine"]
 
 
-async def examine(store: Store, *, listens: bool = True) -> list[Finding]:
+async def examine(store: Store, *, thorough: bool = True) -> list[Finding]:
     """Return what is wrong, the worst first.
 
-    `listens` also sends a NOTIFY and waits for it, for which a store needs a connection to spare.
+    A thorough examination also scans the queue, and sends a NOTIFY and waits for it, for which a
+    store needs a connection to spare.
     """
     if not isinstance(store, PostgresStore):
         raise InvalidInput("the in-memory store has no server that could be examined")
@@ -30,12 +31,13 @@ async def examine(store: Store, *, listens: bool = True) -> list[Finding]:
         found += await check_tables(store)
         found += await check_grants(store)
         found += await check_fleet(store)
+        found += await check_leases(store) if thorough else []
     except DatabaseError as refused:
         if not refused.undefined:
             raise
         words = f"the tables are not as their version left them: {refused}"
         found.append(error("schema", words, "holdfast sql install"))
-    if listens:
+    if thorough:
         found += await check_listen(store)
     return _worst_first(found)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import SchemaError
+from holdfast.errors import PrivilegeMissing, SchemaError
 from holdfast.monitor.doctor.finding import Finding, error, warning
 from holdfast.settings import Retention
 
@@ -83,6 +84,23 @@ async def check_tables(store: PostgresStore) -> list[Finding]:
     found += judge_table(_shown(store), table)
     found += judge_log(await _log(store, table))
     return found
+
+
+async def check_leases(store: PostgresStore) -> list[Finding]:
+    """Jobs that no sweep can find. It reads the whole queue."""
+    with suppress(PrivilegeMissing):
+        if count := await store.jobs.unrecorded():
+            jobs = "1 job is" if count == 1 else f"{count:,} jobs are"
+            return [
+                warning(
+                    "leases",
+                    f"{jobs} leased without a row in {store.names.table('_leases')}, as if it had "
+                    f"been emptied: a running worker writes the rows anew within some minutes, "
+                    f"and until then nobody recovers the jobs of a worker that dies",
+                    "holdfast workers",
+                )
+            ]
+    return []
 
 
 async def _log(store: PostgresStore, table: Table) -> Log:
