@@ -135,6 +135,41 @@ from holdfast
 where id <> %(job)s and held_at is not null and entrypoint in ('charge_card', 'resize_image')
 """
 
+_FAILURES = """
+with failed as (
+    select s.bucket + make_interval(secs => 50.0 * n / s.count) as at, s.entrypoint, s.status,
+           nextval('holdfast_id_seq') as job_id
+    from holdfast_statistics s, generate_series(1, s.count) n
+    where s.status in ('exception', 'queued') and s.bucket > now() - interval '1 h'
+), written as (
+    insert into holdfast_log (job_id, status, entrypoint, priority, attempt, recoveries, claimed_by,
+        claimed_at, traceback, created, enqueued_at, due_at, lease, fingerprint)
+    select f.job_id, f.status, f.entrypoint, 0, 1, 0,
+           'app-' || 1 + f.job_id % 3 || ':2391:9f2c01aa', f.at - interval '2 s',
+           jsonb_build_object('exception_type', e.kind, 'exception_message', e.message,
+               'traceback', E'Traceback (most recent call last):\\n  File "/app/' || f.entrypoint
+               || E'.py", line 27, in run\\n    await send(order)\\n' || e.kind || ': '
+               || e.message),
+           f.at, f.at - interval '3 s', f.at - interval '3 s', interval '30 s', e.mark
+    from failed f, lateral (
+        select 'ReadTimeout' as kind, 'no response in ' || f.job_id % 9 + 5 || ' s' as message,
+               '7be21c90aa41' as mark where f.status = 'queued'
+        union all select 'CardDeclined', 'card of order ' || f.job_id || ' was declined',
+               'a90b6e1170c2' where f.status = 'exception' and f.entrypoint = 'charge_card'
+        union all select 'ConflictError', 'version ' || f.job_id || ' is stale', '55d0f3c1be78'
+               where f.status = 'exception' and f.entrypoint <> 'charge_card'
+    ) e
+    returning id
+)
+insert into holdfast_log (job_id, status, entrypoint, priority, attempt, recoveries, claimed_by,
+    claimed_at, created, enqueued_at, due_at, lease)
+select job_id, 'successful', entrypoint, 0, 2, 0, 'app-2:2392:9f2c01aa', at + interval '4 s',
+       at + interval '6 s', at - interval '3 s', at + interval '3 s', interval '30 s'
+from failed where status = 'queued' and (select count(*) from written) > 0
+"""
+"""The failures that the statistics count in the last hour. What was retried succeeded then."""
+
+_COUNTED = "update holdfast_counted set tx = pg_current_xact_id()::text::bigint"
 
 BEAT = """
 update holdfast_workers
@@ -161,6 +196,9 @@ async def tell(database: Database) -> int:
         values = {"job": found[0], "traceback": json.dumps(_TRACEBACK)}
         connection.execute(_HISTORY, values)
         connection.execute(_HOLDS, values)
+        connection.execute(_FAILURES.encode())
+        # The statistics have these rows already.
+        connection.execute(_COUNTED)
         return int(found[0])
 
 

@@ -116,5 +116,5 @@ async def test_a_crash_loop_is_a_group_that_a_search_finds(
         )
     page = await browser.text("/failures")
     assert "crash_loop its workers died while they ran it" in plain(page)
-    [link] = re.findall(r'class="err"><a href="([^"]+)"', page)
+    [link] = re.findall(r'class="err"><div class="few"><a href="([^"]+)"', page)
     assert f'href="/jobs/{job_id}"' in await browser.text(link.replace("&amp;", "&"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from html import unescape
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -13,6 +15,7 @@ from holdfast import NewJob
 from holdfast.web import form
 from holdfast.web.live import Stream, Topic
 from holdfast.web.visit import Address
+from tests.web import story
 from tests.web.conftest import OPERATOR, ORIGIN, SAME, VIEWER, Browser, opened
 
 if TYPE_CHECKING:
@@ -231,3 +234,23 @@ async def test_a_name_for_the_log_is_plain_text(browser: Browser, name: str) -> 
     page = await browser.text("/more")
     assert "mara" in page
     assert not any(each in page for each in ("\x1b", "\0", "\u202e", "\r"))
+
+
+async def test_a_command_to_copy_runs_nothing_that_a_name_holds(
+    browser: Browser, told: Told
+) -> None:
+    name, quoted = "x; $(touch here)", "'x; $(touch here)'"
+    job_id = story.hold(told.database, name)
+    [waiting] = await browser.hf.queries.enqueue_many([NewJob(name)])
+    await browser.hf.queries.pause(name, reason="test", actor="test")
+    await browser.sign_in()
+    try:
+        found = await browser.hf.explain(waiting)
+        assert found.command == f"holdfast resume {quoted}"
+        page = unescape(await browser.text("/failures"))
+        [key] = re.findall(r"group=(\w+)&do=requeue", page[page.index(name) :])[:1]
+        sheet = unescape(await browser.text(f"/failures?group={key}&do=requeue"))
+        assert f"holdfast requeue --entrypoint {quoted} " in sheet
+    finally:
+        await browser.hf.queries.resume(name, actor="test")
+        await browser.hf.queries.delete_jobs([job_id, waiting])  # type: ignore[list-item]

@@ -12,8 +12,10 @@ import pytest
 
 from holdfast import Holdfast, Job, NewJob, Status
 from holdfast.lifecycle import SPOKEN
+from holdfast.models import JobId
 from holdfast.monitor.doctor.finding import warning
 from holdfast.web.checkup import _without_queries
+from holdfast.web.words import compact
 from tests.postgres import tables
 from tests.web import story
 from tests.web.conftest import VIEWER, Browser, opened
@@ -63,6 +65,37 @@ async def test_the_overview_says_what_needs_a_person(browser: Browser) -> None:
     assert "render_invoice_v2 has no worker" in page
     assert "4 workers, 1 silent" in page
     assert "no live worker serves it" in page
+
+
+async def test_what_failed_in_the_statistics_is_a_group_of_failures(browser: Browser) -> None:
+    page = plain(await browser.text("/failures?kind=failed"))
+    assert "CardDeclined card of order n was declined charge_card" in page
+    assert "app/charge_card.py:27 in run" in page
+    assert "No job failed" not in page
+    assert "ReadTimeout no response in n s" in plain(await browser.text("/failures?kind=retried"))
+
+
+def test_figures_fit_their_columns() -> None:
+    assert [compact(n) for n in (0, 57_300, 999_999)] == ["0", "57,300", "999,999"]
+    assert [compact(n) for n in (1_024_000, 12_345_678, 10**9)] == ["1.02 M", "12.3 M", "1 G"]
+
+
+async def test_a_long_error_is_cut_in_the_sentence_and_whole_below(
+    browser: Browser, told: Told
+) -> None:
+    job_id = story.hold(told.database, "long_error")
+    with psycopg.connect(told.database.dsn, autocommit=True) as connection:
+        connection.execute(
+            "update holdfast set last_error = 'ValueError: ' || repeat('long ', 400) || 'end'"
+            " where id = %s",
+            [job_id],
+        )
+    page = await browser.text(f"/jobs/{job_id}")
+    [sentence] = re.findall(r'<p class="sentence".*?</p>', page, re.S)
+    assert "lo… " in sentence
+    assert len(plain(sentence)) < 500
+    assert "long end</dd>" in page
+    await browser.hf.queries.delete_jobs([JobId(job_id)])
 
 
 async def test_a_job_page_tells_the_whole_life(browser: Browser, told: Told) -> None:

@@ -41,6 +41,8 @@ class Shown:
     size: int
     masked: bool
     cut: bool = False
+    choice: bool = False
+    """Whether it is shown as text or in hex, as one asks."""
 
 
 class Redaction:
@@ -77,11 +79,13 @@ class Redaction:
             return Shown(kind, escape(MASK), len(data), masked=True)
         if text is not None and form != "hex":
             hidden = text != _text(data)
-            return Shown("text", escape(text[:_LONGEST]), len(data), hidden, len(text) > _LONGEST)
+            cut = len(text) > _LONGEST
+            return Shown("text", escape(text[:_LONGEST]), len(data), hidden, cut, choice=True)
         # A dump of the bytes themselves would show what the text masks.
         shown = data if text is None else text.encode()
         dump = _dump(shown[:_HEX_BYTES])
-        return Shown("hex", escape(dump), len(data), shown != data, len(shown) > _HEX_BYTES)
+        cut = len(shown) > _HEX_BYTES
+        return Shown("hex", escape(dump), len(data), shown != data, cut, choice=text is not None)
 
     def _text(self, data: bytes, job: Job) -> str | None:
         """Text without what looks like a secret; None where the bytes are no text."""

@@ -12,12 +12,17 @@ from markupsafe import Markup
 
 from holdfast.lifecycle import SPOKEN, Status
 from holdfast.models import LogEntry
+from holdfast.shell import shell_word
 
 NOTHING = "\u2013"
 """A dash, where there is no value."""
 
 CAP = 10_000
 """Counts end here; what is more is estimated or says so."""
+
+_LONGEST_NAME = 24
+_LONGEST_ERROR = 300
+"""Characters of an error in a sentence. The whole of it stands elsewhere on the page."""
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
@@ -30,8 +35,34 @@ def about(value: int, cap: int = CAP) -> str:
     """A count that was cut off at a cap, or estimated above it."""
     if value <= cap:
         return f"{value:,}"
-    digits = max(0, len(str(value)) - 3)
-    return f"about {round(value, -digits):,}"
+    return f"about {rounded(value):,}"
+
+
+def rounded(value: int) -> int:
+    """An estimate, to the three digits that it may have."""
+    return value if value <= CAP else round(value, 3 - len(str(value)))
+
+
+def cut(name: str, longest: int = _LONGEST_NAME) -> str:
+    """A name as a sentence can hold it."""
+    return name if len(name) <= longest else f"{name[: longest - 1].rstrip()}…"
+
+
+def cut_error(text: str) -> str:
+    return cut(text, _LONGEST_ERROR)
+
+
+def stopped(text: str) -> str:
+    """A sentence with its full stop."""
+    return text if text.endswith(("…", ".")) else f"{text}."
+
+
+def compact(value: int) -> str:
+    """A figure with room for seven characters: 57,300, 1.02 M."""
+    for unit, name in ((1_000_000_000, "G"), (1_000_000, "M")):
+        if value >= unit:
+            return f"{value / unit:.3g} {name}"
+    return f"{value:,}"
 
 
 def capped(value: int, cap: int = CAP) -> str:
@@ -164,6 +195,7 @@ def error_line(entry: LogEntry) -> str:
 FILTERS = {
     "number": number,
     "about": about,
+    "compact": compact,
     "capped": capped,
     "span": span,
     "size": size,
@@ -176,4 +208,5 @@ FILTERS = {
     "said": said,
     "outcome": outcome,
     "error_line": error_line,
+    "shell": shell_word,
 }

@@ -19,7 +19,9 @@ async def load(visit: Visit) -> dict[str, Any]:
         "do": visit.params.get("do", "") if visit.who.acts else "",
         "name": visit.text("name") or "",
         "home": "/tables" if visit.params.get("back") == "tables" else "/entrypoints",
-        "sentence": (f"{len(rows):,} entrypoint{'s' if len(rows) != 1 else ''}.", words),
+        "sentence": ("No entrypoint is known.", "")
+        if not rows
+        else (f"{len(rows):,} entrypoint{'s' if len(rows) != 1 else ''}.", words),
     }
 
 

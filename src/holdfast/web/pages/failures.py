@@ -22,6 +22,7 @@ from holdfast.stores.postgres.pages import MOST_HELD
 from holdfast.web.charts import spark
 from holdfast.web.preview import Preview, preview
 from holdfast.web.visit import Page, Visit
+from holdfast.web.words import cut, stopped
 
 ACTS = ("requeue", "resolve")
 
@@ -116,7 +117,8 @@ def _sentence(groups: Sequence[Group], n: int, total: int, kind: Kind) -> tuple[
     if first.count < 2 or n < 2:
         return head, ""
     error = first.kind or "one error"
-    return head, f"{first.count:,} share one error: {error} in {first.entrypoint}."
+    name = cut(first.entrypoint, 60)
+    return head, stopped(f"{first.count:,} share one error: {error} in {name}")
 
 
 PAGE = Page("Failures", "/failures", "failures.html", load, group=1)

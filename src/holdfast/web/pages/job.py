@@ -15,7 +15,7 @@ from holdfast.stores.postgres import rows
 from holdfast.web import ledger
 from holdfast.web.charts import far
 from holdfast.web.visit import MAX_ID, Page, Visit
-from holdfast.web.words import clock, error_line
+from holdfast.web.words import clock, cut_error, error_line, stopped
 
 ACTS = ("edit", "resolve", "delete", "cancel")
 """Sheets that the page opens, by the parameter `do`."""
@@ -124,7 +124,7 @@ async def _explain(visit: Visit, job: Job | None, history: list[LogEntry]) -> Ex
         why = job.last_error or "all attempts are spent"
         found = explain(Facts(visit.now, job.id, job, history))
         return Explained(
-            f"since {at}: {why}.",
+            stopped(f"since {at}: {cut_error(why)}"),
             "It stays as it is until a person requeues, resolves or deletes it.",
             str(found.code), "never", found.command or "",
         )  # fmt: skip
@@ -140,9 +140,9 @@ def _ended(visit: Visit, history: list[LogEntry]) -> Explained:
     final = next((e for e in reversed(history) if e.status is status), history[-1])
     who = f" by {final.actor}" if final.actor else ""
     error = error_line(final)
-    about = f": {error}" if error else ""
+    about = f": {cut_error(error)}" if error else ""
     return Explained(
-        f"at {clock(final.created, visit.now)}{who}{about}.",
+        stopped(f"at {clock(final.created, visit.now)}{who}{about}"),
         "It has left the queue, and its payload with it.",
         str(Code.ENDED), "never", f"holdfast show {final.job_id}",
     )  # fmt: skip

@@ -21,7 +21,7 @@ from holdfast.monitor.failures import Group, held_groups
 from holdfast.web.charts import BELOW, Bucket, Percentiles, bar, spark, throughput, waiting
 from holdfast.web.pages.schedules import overdue
 from holdfast.web.visit import Page, Visit
-from holdfast.web.words import about, capped, coarse, span
+from holdfast.web.words import capped, coarse, cut, rounded, span, stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,6 @@ RANGES = {
 }  # fmt: skip
 
 _MOST_ASKS = 5
-_LONGEST_NAME = 24
 _MOST_ALIKE = 2
 """Entrypoints without a worker that are reported one by one."""
 _TOLD = ("no_worker", "held", "worker_silent")
@@ -355,15 +354,16 @@ def _slots(worker: WorkerInfo) -> Markup:
 def _figures(visit: Visit, facts: Facts) -> dict[str, Any]:
     due = sum(row.due for row in facts.waiting.values())
     later = sum(row.later for row in facts.waiting.values())
-    cut = any(row.cut for row in facts.waiting.values())
+    sampled = any(row.cut for row in facts.waiting.values())
     running = sum(row.count for row in facts.running)
     live = [worker for worker in facts.workers if not pages.silent(worker, visit.now)]
     oldest = min(facts.oldest.items(), key=lambda item: item[1], default=None)
-    if cut:
+    if sampled:
         due = max(due, visit.nav.live - running - visit.nav.held - later)
     return {
-        "due": about(due) if cut else f"{due:,}",
-        "later": capped(later, later if not cut else 0) if later else "0",
+        "due": rounded(due) if sampled else due,
+        "about": sampled,
+        "later": f"{later:,}+" if sampled else f"{later:,}",
         "running": running,
         "slots": sum(worker.concurrency for worker in live),
         "workers": len(live),
@@ -377,7 +377,8 @@ def _asks(visit: Visit, facts: Facts, trouble: Sequence[Trouble]) -> list[Ask]:
     held = sum(group.count for group in facts.groups)
     if held:
         first = facts.groups[0]
-        share = f"{first.count:,} by {first.kind or 'one error'} in {first.entrypoint}."
+        name = cut(first.entrypoint, 40)
+        share = stopped(f"{first.count:,} by {first.kind or 'one error'} in {name}")
         n = len(facts.groups)
         groups = f" in {n} group{'s' if n > 1 else ''}"
         verb = "jobs are" if held > 1 else "job is"
@@ -411,12 +412,14 @@ def _ask_breaker(breaker: Breaker, visit: Visit, facts: Facts) -> Ask:
         words = f"Held open by {breaker.actor}{f': {breaker.reason}' if breaker.reason else ''}."
     else:
         again = breaker.tries_again_at
-        words = f"It tries again {f'at {again:%H:%M:%S}' if again else 'soon'}."
+        words = "Its next job is a probe."
+        if again is not None and again > visit.now:
+            words = f"It tries again at {again:%H:%M:%S}."
     names = pages.behind(facts.workers).get(breaker.name, [])
     waits = [(name, facts.waiting[name].due) for name in names if name in facts.waiting]
     if waits:
         count = capped(sum(due for _, due in waits), pages.SAMPLE)
-        words += f" {count} jobs of {', '.join(_cut(name) for name, _ in waits[:2])} wait for it."
+        words += f" {count} jobs of {', '.join(cut(name) for name, _ in waits[:2])} wait for it."
     else:
         words += " Its jobs wait and spend no attempt."
     return Ask(
@@ -434,18 +437,14 @@ def _ask_worker(row: Trouble, facts: Facts, visit: Visit) -> Ask:
         words += f", the oldest {coarse(visit.now - row.oldest)}"
     words += f". Nearest name: {near[0]}." if near else "."
     return Ask(
-        "warn", "warn", f"{row.name} has no worker", "", words, "Jobs",
+        "warn", "warn", f"{cut(row.name, 40)} has no worker", "", words, "Jobs",
         visit.address.url("/jobs", entrypoint=row.name),
     )  # fmt: skip
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
-
-
 def _ask_workers(rows: Sequence[Trouble], visit: Visit) -> Ask:
     count = sum(row.waiting.due + row.waiting.later for row in rows)
-    names = ", ".join(_cut(row.name) for row in rows[:2])
+    names = ", ".join(cut(row.name) for row in rows[:2])
     words = f"{capped(count, pages.SAMPLE)} jobs wait: those of {names} and {len(rows) - 2} more."
     return Ask(
         "warn", "warn", f"{len(rows)} entrypoints have no worker", "", words, "Entrypoints",

@@ -109,6 +109,7 @@
   }
 
   function toggleFreeze() {
+    if (!freeze) return;
     frozen = !frozen;
     freeze.textContent = frozen ? "Go on" : "Freeze";
     freeze.setAttribute("aria-pressed", String(frozen));
