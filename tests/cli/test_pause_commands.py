@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 from holdfast import Holdfast
 from tests.cli.command_line import inside
 
@@ -52,7 +54,7 @@ def test_a_mistyped_name_is_noticed(pg: Database) -> None:
 def test_a_pause_needs_a_name_and_a_reason(pg: Database) -> None:
     asyncio.run(_enqueue(pg.dsn))
     inside("pause", "mail", "--dsn", pg.dsn).complains(2, "reason")
-    inside("pause", "--reason", "x", "--dsn", pg.dsn).complains(2, "everything=True")
+    inside("pause", "--reason", "x", "--dsn", pg.dsn).complains(2, "NAME", "--all")
     inside("pause", "mail", "--reason", "x", "--until", "soon", "--dsn", pg.dsn).complains(
         2, "'soon'"
     )
@@ -76,3 +78,10 @@ def test_who_did_what_is_listed(pg: Database) -> None:
     shown = inside("acts", "--limit", "1", "--dsn", pg.dsn).out
     assert "close breaker" in shown
     assert "open breaker" not in shown
+
+
+@pytest.mark.parametrize(
+    "words", [["pause", "--reason", "x"], ["resume"], ["resume", "a", "--all"]]
+)
+def test_a_pause_without_a_name_is_told_what_to_write(words: list[str]) -> None:
+    inside(*words).complains(2, "NAME", "--all")

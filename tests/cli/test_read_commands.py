@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pty
 import re
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast import Holdfast, Job
+from holdfast.cli import main
 from holdfast.cli.output import clean, duration, size
 from tests.cli.command_line import COMMAND, EVIL, Done, environment, holdfast, inside
+from tests.cli.terminal import terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,8 +99,9 @@ def test_the_log_is_filtered(past: str) -> None:
 def test_show_tells_the_whole_story_in_order(past: str) -> None:
     done = holdfast("show", "5", dsn=past)
     assert (done.code, done.err) == (0, "")
-    told = re.findall(r"(?m)^\d{4}-[^ ]+ [^ ]+ +.* ago +(\w+) +(.*)$", done.out)
-    assert [word for word, _ in told] == ["queued", "picked", "queued", "picked", "failed"]
+    told = re.findall(r"(?m)^\d{4}-[^ ]+ [^ ]+ +.* ago  (.{18}) (.*)$", done.out)
+    words = ["queued", "running (picked)", "queued", "running (picked)", "held (failed)"]
+    assert [word.rstrip() for word, _ in told] == words
     assert "once more" in told[2][1]
     assert "RuntimeError: no luck" in told[4][1]
     assert "Traceback (most recent call last)" in done.out
@@ -227,3 +231,24 @@ def test_durations_and_sizes_are_short() -> None:
     assert [size(octets) for octets in (0, 1023, 1536, 5 * 1024**2)] == [
         *("0 B", "1023 B", "1.5 KB", "5.0 MB")
     ]
+
+
+def test_an_explanation_breaks_between_words_and_a_command_never(past: str) -> None:
+    reason = "the relay answers 500 to everything, so ask somebody before it is resumed again"
+    name = "a_long_name_of_an_entrypoint_" * 3
+    assert inside("pause", name, "--reason", reason, "--dsn", past).code == 0
+    assert inside("enqueue", name, "--dsn", past).code == 0
+    with terminal() as screen, contextlib.suppress(SystemExit):
+        main(["explain", "--entrypoint", name, "--dsn", past])
+    *sentence, command = screen.lines
+    assert command == f"  try  holdfast resume {name}"
+    assert max(map(len, sentence)) <= 80
+    assert reason in " ".join(line.strip() for line in sentence)
+    inside("resume", name, "--dsn", past)
+
+
+def test_the_story_of_a_job_fits_a_terminal(past: str) -> None:
+    with terminal() as screen, contextlib.suppress(SystemExit):
+        main(["show", "5", "--dsn", past])
+    [claim, _] = [line for line in screen.lines if "running (picked)" in line]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \S+Z  running \(picked\)   by \S+", claim)

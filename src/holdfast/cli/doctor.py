@@ -10,7 +10,7 @@ from rich.text import Text
 
 from holdfast.cli.command import App, example
 from holdfast.cli.connect import open_holdfast, options_of, run_async
-from holdfast.cli.output import clean, line, print_json
+from holdfast.cli.output import clean, line, paragraph, print_json
 from holdfast.monitor.doctor import Finding, Severity, examine
 
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
@@ -44,7 +44,8 @@ def doctor(
         line("nothing is wrong", style="green")
     else:
         for each in found:
-            line(Text.assemble((f"{each.severity:8}", _STYLES[each.severity]), clean(each.finding)))
+            head = (f"{each.severity:8}", _STYLES[each.severity])
+            paragraph(Text.assemble(head, clean(each.finding)), indent=8)
             line(f"        {clean(each.command)}", style="dim")
     if found:
         raise typer.Exit(max(_CODES[each.severity] for each in found))

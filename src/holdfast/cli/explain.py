@@ -13,7 +13,7 @@ from rich.text import Text
 from holdfast.app import Holdfast
 from holdfast.cli.command import UNFIT, App, example
 from holdfast.cli.connect import on_holdfast, options_of
-from holdfast.cli.output import clean, line, print_json, shorten, when
+from holdfast.cli.output import clean, paragraph, print_json, shorten, when
 from holdfast.cli.values import parse_id
 from holdfast.errors import InvalidInput
 from holdfast.explanation import Code, Explanation
@@ -65,7 +65,7 @@ def explanation_record(found: Explanation) -> dict[str, Any]:
 
 def print_explanation(found: Explanation, now: datetime) -> None:
     for each in explanation_lines(found, now):
-        line(each)
+        paragraph(each, indent=2)
 
 
 def explanation_lines(found: Explanation, now: datetime) -> Iterator[Text]:
@@ -76,4 +76,4 @@ def explanation_lines(found: Explanation, now: datetime) -> Iterator[Text]:
     if query := found.details.get("query"):
         yield Text.assemble(("  it runs  ", "dim"), shorten(" ".join(str(query).split()), 200))
     if found.command is not None:
-        yield Text.assemble(("  try  ", "dim"), clean(found.command))
+        yield Text.assemble(("  try  ", "dim"), clean(found.command), no_wrap=True)

@@ -50,6 +50,11 @@ def console() -> Console:
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
+def is_wide(columns: int) -> bool:
+    """Whether a line has that many; a pipe has."""
+    return console().width >= columns
+
+
 def clean(text: str, *, keep_lines: bool = False) -> str:
     """Escape what a terminal would act on; job data may come from anywhere."""
     kept = _JOINERS + ("\n\t" if keep_lines else "")
@@ -150,6 +155,20 @@ def coloured(status: Status) -> Text:
 def line(text: str | Text = "", *, style: str = "") -> None:
     """Print one line (or several, already clean) for a person."""
     console().print(text if isinstance(text, Text) else Text(text, style=style), soft_wrap=True)
+
+
+def paragraph(text: Text, indent: int) -> None:
+    """Print a text that a terminal breaks between words, its later lines indented.
+
+    A pipe gets one line, as does a text that says `no_wrap`, such as a command to copy.
+    """
+    screen = console()
+    if text.no_wrap or not screen.is_terminal or text.cell_len <= screen.width:
+        line(text)
+        return
+    for n, part in enumerate(text.wrap(screen, max(_LEAST, screen.width - indent))):
+        part.rstrip()
+        line(Text(" " * indent if n else "") + part)
 
 
 def as_json(value: Any) -> str:

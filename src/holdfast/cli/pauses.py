@@ -52,6 +52,7 @@ def pause(
 
     Running jobs finish. Deferred jobs keep their times.
     """
+    _require_one(name, everything)
     end = None if until is None else _end(until)
 
     async def work(holdfast: Holdfast) -> tuple[Pause, list[str], datetime]:
@@ -83,6 +84,8 @@ def resume(
     everything: _All = False,
 ) -> None:
     """End a pause; jobs are claimed again at once."""
+
+    _require_one(name, everything)
 
     async def work(holdfast: Holdfast) -> None:
         await holdfast.queries.resume(name, everything=everything, reason=reason, actor=actor())
@@ -162,6 +165,11 @@ def ends(pause: Pause, now: datetime) -> str:
         what = shell_word(pause.name, positional=True) if pause.name else "--all"
         return f"until `holdfast resume {what}`"
     return f"until {moment(pause.until, now)}"
+
+
+def _require_one(name: str | None, everything: bool) -> None:
+    if bool(name) is everything:
+        raise InvalidInput("say which: the NAME of an entrypoint or table queue, or --all")
 
 
 def _named(name: str) -> str:

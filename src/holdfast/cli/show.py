@@ -20,12 +20,15 @@ from holdfast.cli.output import (
     coloured,
     compact_json,
     duration,
+    is_wide,
     line,
+    paragraph,
     print_json,
     progress_bar,
     relative,
     shorten,
     size,
+    spoken,
     to_the_millisecond,
     when,
 )
@@ -39,6 +42,10 @@ from holdfast.redact import shown_payload
 
 _LONGEST_PAYLOAD = 500
 _PAYLOAD = "payload"
+_WITH_AGO = 100
+"""Columns of a screen that has room for how long ago something was."""
+_WORD = 19
+"""Characters of the widest state, and a space."""
 _HIDDEN = "not shown: this user may not read payloads and headers"
 
 
@@ -107,8 +114,10 @@ async def look_at_job(hf: Holdfast, job_id: JobId) -> JobLook:
 
 
 def _print(found: JobLook) -> None:
-    for each in (*job_head(found), Text(), *job_timeline(found)):
+    for each in (*job_head(found), Text()):
         line(each)
+    for each in job_timeline(found):
+        paragraph(each, indent=8)
     if words := last_traceback(found):
         line()
         line("Last traceback:")
@@ -166,15 +175,14 @@ def _payload(payload: bytes | None) -> str:
 @dataclass(frozen=True, slots=True)
 class _Event:
     at: datetime
-    word: str
-    style: str
+    status: Status
     words: str
 
 
 def _events(found: JobLook) -> Iterator[_Event]:
     """A log row is the end of a lease, so it has two moments: the claim and the outcome."""
     if found.job is not None:
-        yield _Event(found.job.created, str(Status.QUEUED), STYLES[Status.QUEUED], "enqueued")
+        yield _Event(found.job.created, Status.QUEUED, "enqueued")
     for entry in found.history:
         if entry.claimed_at is not None:
             yield _claim(entry.claimed_at, entry.claimed_by)
@@ -184,7 +192,7 @@ def _events(found: JobLook) -> Iterator[_Event]:
 
 
 def _claim(at: datetime, worker: str | None) -> _Event:
-    return _Event(at, str(Status.PICKED), STYLES[Status.PICKED], f"by {worker or 'unknown'}")
+    return _Event(at, Status.PICKED, f"by {worker or 'unknown'}")
 
 
 def _outcome(entry: LogEntry) -> _Event:
@@ -197,15 +205,18 @@ def _outcome(entry: LogEntry) -> _Event:
         detail(entry),
     ]
     words = ", ".join(part for part in parts if part)
-    return _Event(entry.created, str(entry.status), STYLES[entry.status], words)
+    return _Event(entry.created, entry.status, words)
 
 
 def job_timeline(found: JobLook) -> Iterator[Text]:
+    """What happened to it. A narrow screen misses how long ago that was."""
+    wide = is_wide(_WITH_AGO)
     for event in _events(found):
+        ago = f"{relative(event.at, found.now):>12}  " if wide else ""
         yield Text.assemble(
-            to_the_millisecond(event.at),
-            (f"  {relative(event.at, found.now):>12}  ", "dim"),
-            (f"{event.word:11}", event.style),
+            f"{to_the_millisecond(event.at)}  ",
+            (ago, "dim"),
+            (f"{spoken(event.status):{_WORD}}", STYLES[event.status]),
             shorten(event.words),
         )
 
