@@ -80,9 +80,9 @@ job    entrypoint   status              when         error
 
 workers
 worker           state    running  up       seen
+web-3:1207:55e0  silent   2/500    59m 19s  41s ago
 web-1:4120:9f3c  running  171/500  1d 2h    4.0s ago
 web-2:3991:07ab  running  169/500  1d 2h    7.0s ago
-web-3:1207:55e0  silent   2/500    59m 19s  41s ago
 
 schedules
 schedule        expression               next        last

@@ -44,6 +44,8 @@ async def test_fifty_pages_of_one_kind_are_read_once(told: Told) -> None:
         await live.tick()
         alone = live.statements
         assert all("live-figures" in stream.pending for stream in streams)
+        # Beside a list that is renewed stands how long it is.
+        assert all("live-all-workers" in stream.pending for stream in streams)
         for _ in range(9):
             await live.tick()
         assert live.statements / 10 < 20

@@ -248,7 +248,10 @@ def _failure_cells(row: FailureRow, at: datetime) -> Sequence[Text]:
 
 
 def worker_table(snapshot: Snapshot, patience: timedelta = PATIENCE) -> Section:
-    rows = sorted(snapshot.workers, key=lambda row: row.heartbeat, reverse=True)
+    silent = {row.id for row in snapshot.workers if snapshot.at - row.heartbeat > patience}
+    newest = sorted(snapshot.workers, key=lambda row: row.heartbeat, reverse=True)
+    # A small screen shows the first few, and silent ones are why people look.
+    rows = sorted(newest, key=lambda row: row.id not in silent)
     return Section(
         "workers",
         ("worker", "state", "running", "up", "seen"),
