@@ -113,6 +113,18 @@ async def test_a_stranger_may_not_send_much(browser: Browser) -> None:
     assert answer.status_code == 413
 
 
+async def test_a_stranger_learns_no_name_of_a_database(told: Told) -> None:
+    async with opened(told.database, name="orders-db", environment="staging") as browser:
+        for answer in (
+            await browser.get("/login"),
+            await browser.get("/loginx"),
+            await browser.client.post("/login", content=b"token=x", headers=SAME),
+        ):
+            assert "orders-db" not in answer.text
+        await browser.sign_in()
+        assert "orders-db" in await browser.text("/")
+
+
 async def test_a_form_that_never_ends_is_given_up(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
