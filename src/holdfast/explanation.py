@@ -15,6 +15,7 @@ from holdfast.lifecycle import (
     LEAST_RECOVERIES_CAP,
     RETIRE_LAST_RETRY,
     RETIRE_STALE,
+    SPOKEN,
     TRANSITIONS,
     Verb,
 )
@@ -151,7 +152,7 @@ def _ended(facts: Facts) -> Explanation:
     why = f" ({last.reason})" if last.reason else ""
     return Explanation(
         Code.ENDED,
-        f"It has ended: {last.status} {_since(facts, last.created)} ago{by}{why}.",
+        f"It has ended: {SPOKEN[last.status]} {_since(facts, last.created)} ago{by}{why}.",
         details={"status": str(last.status), "at": last.created, "actor": last.actor},
     )
 
@@ -209,8 +210,13 @@ def _name(name: str) -> str:
 
 
 def _paused(facts: Facts) -> Explanation | None:
-    for pause in facts.pauses:
-        if pause.covers(facts.queued.entrypoint):
+    return paused(facts.queued.entrypoint, facts.pauses)
+
+
+def paused(entrypoint: str, pauses: Sequence[Pause]) -> Explanation | None:
+    """Explain which pause keeps jobs of an entrypoint, or rows of a table queue, from a claim."""
+    for pause in pauses:
+        if pause.covers(entrypoint):
             what = pause.name or "everything"
             by = f" by {pause.actor}" if pause.actor else ""
             return Explanation(

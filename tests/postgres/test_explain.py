@@ -317,6 +317,15 @@ async def test_other_tables_are_told(pg: Database) -> None:
         assert await scene.code(job_id) is Code.SCHEMA
 
 
+async def test_a_paused_table_queue_is_explained_by_its_name(pg: Database) -> None:
+    async with staged(pg.dsn) as scene:
+        await scene.hf.queries.pause("email_snoozes", reason="relay down", actor="ann")
+        found = await scene.hf.explain(entrypoint="email_snoozes")
+        assert found.code is Code.PAUSED
+        assert found.sentence == "email_snoozes is paused by ann: relay down."
+        assert found.command == "holdfast resume email_snoozes"
+
+
 async def test_nothing_waits_and_an_unknown_job(pg: Database) -> None:
     async with staged(pg.dsn) as scene:
         assert (await scene.hf.explain(entrypoint="mial")).code is Code.NOTHING_WAITS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.errors import DatabaseError, JobNotFound, SchemaError
-from holdfast.explanation import Code, Explanation, Facts, Surroundings, explain, nothing_waits
+from holdfast.explanation import Code, Explanation, Facts, Surroundings, explain, nothing_waits, paused
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -71,5 +71,7 @@ async def _explain_entrypoint(
 ) -> Explanation:
     job_id = await store.jobs.first_of(entrypoint)
     if job_id is None:
-        return nothing_waits(entrypoint, await store.jobs.workers())
+        # The rows of a table queue are not here, and a pause is why none of them starts.
+        found = paused(entrypoint, await store.pauses.all())
+        return found or nothing_waits(entrypoint, await store.jobs.workers())
     return await _explain_job(store, job_id, behind_breaker)
