@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.errors import DatabaseError, JobNotFound, SchemaError
-from holdfast.explanation import Code, Explanation, Facts, Surroundings, explain, nothing_waits, paused
+from holdfast.explanation import (
+    Code,
+    Explanation,
+    Facts,
+    Surroundings,
+    explain,
+    nothing_waits,
+    paused,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
