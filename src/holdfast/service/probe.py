@@ -55,9 +55,9 @@ class WorkerProbe:
             return
         while (watchdog := self.manager.watchdog) is None:  # noqa: ASYNC110 - the other loop sets it
             await asyncio.sleep(_START_SECONDS)
-        # The loop is closed when the worker has ended.
-        with suppress(RuntimeError):
-            end_blocked(str(await watchdog.run()))
+        # The loop is gone when the worker has ended.
+        if (blocked := await watchdog.run()) is not None:
+            end_blocked(str(blocked))
 
     @property
     def _lag(self) -> float:

@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,18 @@ class LoopWatchdog:
         self._blocked_seconds = 0.0
         """The lag, without the time for which the whole process was stopped."""
         self._warned = False
+        self._abandoned = False
         self._log = RepeatedLog(logger)
+
+    @property
+    def gone(self) -> bool:
+        """The event loop will not run again, though the worker has not ended."""
+        return self._abandoned or self._home.is_closed()
+
+    def abandon(self) -> bool:
+        """Record that the process ends. Return False if the event loop still runs."""
+        self._abandoned = not self._home.is_running()
+        return self._abandoned
 
     @property
     def lag(self) -> float:
@@ -72,17 +84,19 @@ class LoopWatchdog:
         """The event loop is blocked for longer than a healthy one ever is."""
         return self.lag > _WARN_SECONDS
 
-    async def run(self) -> Blocked:
-        """Watch from another thread's event loop, until the watched one is blocked for too long."""
-        while True:
+    async def run(self) -> Blocked | None:
+        """Watch from another thread's event loop, until the watched one is blocked for too long.
+        None means that it is gone."""
+        while not self.gone:
             self._measure()
             if (blocked := self._judge()) is not None:
                 return blocked
             await asyncio.sleep(_CHECK_SECONDS)
+        return None
 
     async def until_answered(self) -> None:
-        """Wait until the event loop answers again."""
-        while self._asked is not None:  # noqa: ASYNC110 - the other loop cannot set an event here
+        """Wait until the event loop answers again, or is gone."""
+        while self._asked is not None and not self.gone:  # noqa: ASYNC110 - no event reaches here
             await asyncio.sleep(_CHECK_SECONDS)
 
     def _measure(self) -> None:
@@ -90,7 +104,9 @@ class LoopWatchdog:
         self._checked = now
         if self._asked is None:
             self._asked, self._blocked_seconds = now, 0.0
-            self._home.call_soon_threadsafe(self._answer)
+            # It may be closed in this moment, which is noticed in the next one.
+            with suppress(RuntimeError):
+                self._home.call_soon_threadsafe(self._answer)
             return
         self._lease_set.loop_blocked = True
         # A process that was stopped as a whole has not blocked its event loop.

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.clock import monotonic
 from holdfast.errors import ConnectionFailed, DatabaseError
 from holdfast.repeated import RepeatedLog
+from holdfast.worker.at_exit import at_exit
 from holdfast.worker.leases import TRUST, by_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from holdfast.models import LeaseKey
     from holdfast.ports import Leases
@@ -231,7 +233,7 @@ class RenewingThread:
         self._rescue = rescue
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self._stopping = False
+        self._stopping = self._abandoned = False
         self._home = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._home.create_future()
         self._thread = threading.Thread(target=self._main, name="holdfast-renew", daemon=True)
@@ -239,11 +241,21 @@ class RenewingThread:
     async def run(self) -> None:
         """Renew until cancelled. An error in the thread is raised here."""
         self._thread.start()
+        at_exit.add(self)
         try:
             await asyncio.shield(self._ended)
         finally:
             self._stop()
             await asyncio.wait([self._ended], timeout=_THREAD_END_SECONDS)
+
+    def begin_release(self) -> None:
+        """Release what is leased, if the event loop was ended before its worker."""
+        self._abandoned = not self._stopping and self._watchdog.abandon()
+
+    def join(self, seconds: float) -> None:
+        """Wait for that."""
+        if self._abandoned:
+            self._thread.join(seconds)
 
     def _stop(self) -> None:
         self._stopping = True
@@ -283,19 +295,26 @@ class RenewingThread:
         if self._stopping:
             # The stop came before there was a task to cancel.
             return
-        while True:
-            blocked = await self._renew_until_blocked()
-            sources = self._connect()
-            try:
-                await self._rescue.give_up(sources, blocked)
-                await self._watchdog.until_answered()
-            finally:
-                await sources.close()
+        while not self._watchdog.gone:
+            if blocked := await self._renew_until_blocked():
+                async with self._connected() as sources:
+                    await self._rescue.give_up(sources, blocked)
+                    await self._watchdog.until_answered()
+        async with self._connected() as sources:
+            await self._rescue.release_all(sources)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Sources]:
+        sources = self._connect()
+        try:
+            yield sources
+        finally:
+            await sources.close()
 
     def _connect(self) -> Sources:
         return self._sources.fork("renew")
 
-    async def _renew_until_blocked(self) -> Blocked:
+    async def _renew_until_blocked(self) -> Blocked | None:
         loop = asyncio.get_running_loop()
         watching = loop.create_task(self._watch())
         renewing = loop.create_task(self._renewer.keep(self._connect, self._sources))
@@ -309,8 +328,8 @@ class RenewingThread:
             renewing.result()
         return watching.result()
 
-    async def _watch(self) -> Blocked:
-        found: list[Blocked] = []
+    async def _watch(self) -> Blocked | None:
+        found: list[Blocked | None] = []
 
         async def watch() -> None:
             found.append(await self._watchdog.run())

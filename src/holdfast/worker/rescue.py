@@ -38,6 +38,7 @@ _REST_SECONDS = 0.8
 
 _NOT_STARTED = Released(NOT_STARTED)
 _BESIDE = Released("the event loop was blocked by another job")
+_SHUTDOWN = Released(SHUTDOWN)
 _UNATTENDED = Released("no handler")
 
 
@@ -97,9 +98,9 @@ class Rescue:
         ending = self._end_process is not None
         try:
             async with asyncio.timeout(_BLOCKED_SECONDS):
-                settled = await settle_elsewhere(
-                    sources, held, endings, blocked.lease, ending=ending
-                )
+                # Without a culprit any of them may be the one, and is left to be recovered.
+                rest = _BESIDE if ending and blocked.lease else None
+                settled = await settle_elsewhere(sources, held, endings, blocked.lease, rest)
         except Exception as error:
             self._steps.failed("rescue", error)
         else:
@@ -107,6 +108,25 @@ class Rescue:
         if self._end_process is not None:
             self._end_process(str(blocked))
         self._home.call_soon_threadsafe(self._resume)
+
+    async def release_all(self, sources: Sources) -> None:
+        """Called in the renewing thread when the worker's event loop has ended before the worker.
+
+        No handler runs any more on that loop, and nothing else would end the leases.
+        """
+        held, endings = self._lease_set.snapshot(), self._settler.endings
+        if not held:
+            return
+        logger.error(
+            "the event loop was ended in the middle of %d jobs, which are released now; let the "
+            "program end by hf.shutdown.set()",
+            len(held),
+        )
+        try:
+            async with asyncio.timeout(_BLOCKED_SECONDS):
+                await settle_elsewhere(sources, held, endings, None, _SHUTDOWN)
+        except (DatabaseError, TimeoutError) as error:
+            logger.error("they wait until their leases expire: %s", str(error) or "no answer")
 
     def _resume(self) -> None:
         self._lease_set.given_up = None
@@ -132,14 +152,12 @@ async def settle_elsewhere(
     held: Sequence[Lease],
     endings: Sequence[Ending],
     culprit: Lease | None,
-    *,
-    ending: bool,
+    rest: Outcome | None,
 ) -> list[Lease]:
     """Write known outcomes and release jobs that have not started. Return the leases settled.
 
-    With `ending` the process is about to end, so that jobs which wait beside the culprit are
-    released as well. Without a culprit any of them may be the one, and they are left to be
-    recovered. Called in the renewing thread, whose connection this uses.
+    `rest` is the outcome of jobs that have started, except for the culprit. None means that they
+    are left. Called in the renewing thread, whose connection this uses.
     """
     outcomes: dict[Lease, Outcome] = dict(endings)
     for lease in held:
@@ -147,8 +165,8 @@ async def settle_elsewhere(
             continue
         if _never_starts(lease):
             outcomes[lease] = _NOT_STARTED
-        elif ending and culprit is not None:
-            outcomes[lease] = _BESIDE
+        elif rest is not None:
+            outcomes[lease] = rest
     # All leases of a claim, or its bookkeeping would be deleted under those that remain.
     copy = LeaseSet()
     copy.add(held)
