@@ -544,6 +544,10 @@ class Upkeep(Protocol):
         """Look for jobs that are due for longer than `grace` while workers serve them."""
         ...
 
+    async def free_connections(self) -> float:
+        """Return the share of the server's connections that may still be opened, from 0 to 1."""
+        ...
+
 
 class Store(Protocol):
     """A place where jobs live: the seam between the engine and the world."""

@@ -1,4 +1,4 @@
-"""Suspects of `holdfast run` have a process of their own; the workers go on meanwhile."""
+"""Suspects of `holdfast run` have processes of their own; the workers go on meanwhile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import asyncpg
 import psutil
 import pytest
 
+from devtools.cluster import Cluster
 from holdfast import JobId, Status
+from holdfast.worker.quarantine import MOST_PROCESSES
+from tests import servers
 from tests.cli.running import Bench, Running, get, installed, until
 
 if TYPE_CHECKING:
@@ -36,6 +39,11 @@ async def main():
     async def poison(job):
         jobs.note("dying", job.id, os.getpid())
         os.kill(os.getpid(), signal.SIGKILL)
+
+    @hf.entrypoint("massacre")
+    async def massacre(job):
+        jobs.note("dying", job.id, os.getpid())
+        os.killpg(0, signal.SIGKILL)
 
     return hf
 
@@ -104,6 +112,18 @@ def held(bench: Bench) -> list[int]:
     return [job.id for job in bench.ask(lambda holdfast: holdfast.queries.list_failed_jobs())]
 
 
+def quarantined(running: Running) -> int:
+    """How many quarantine processes there ever were."""
+    return running.log.count("suspects wait, so process")
+
+
+def work_for_a_while(bench: Bench) -> None:
+    """Long enough for a quarantine process to look for other suspects several times."""
+    for count in range(1, 20):
+        bench.enqueue("quick")
+        bench.noted("quick", count)
+
+
 def listed(bench: Bench) -> list[str]:
     """The states of the workers that have reported themselves."""
     found = bench.ask(lambda holdfast: holdfast.queries.list_workers())
@@ -153,6 +173,91 @@ def test_a_killer_is_held_after_its_death_alone_and_its_neighbours_are_not(
     assert sorted(int(line[1]) for line in done) == innocent
     assert not {int(line[2]) for line in done} & workers
     assert running.process.poll() is None
+
+
+@both
+def test_several_suspects_run_at_a_time_each_alone_in_its_process(
+    bench: Bench, arguments: tuple[str, ...]
+) -> None:
+    waiting_suspects = suspects(bench, *["wait"] * (MOST_PROCESSES + 2))
+    running, workers = started(bench, *arguments, *LONG_LEASE)
+
+    began = bench.noted("began", MOST_PROCESSES)
+    assert len({line[2] for line in began}) == MOST_PROCESSES
+    bench.enqueue("quick", 20)
+    assert {int(line[2]) for line in bench.noted("quick", 20)} <= workers
+    assert len(bench.journal("began")) == MOST_PROCESSES
+
+    bench.go()
+    finished = bench.noted("finished", len(waiting_suspects))
+    assert sorted(int(line[1]) for line in finished) == waiting_suspects
+    until(lambda: listed(bench) == ["running"] * len(workers), "the end of the processes")
+    assert quarantined(running) == MOST_PROCESSES
+    assert held(bench) == []
+
+
+def test_no_more_processes_start_than_suspects_wait(bench: Bench) -> None:
+    running, _ = started(bench, *ONE, *LONG_LEASE)
+    suspects(bench, "wait", "wait")
+
+    bench.noted("began", 2)
+    work_for_a_while(bench)
+    assert listed(bench) == ["quarantine", "quarantine", "running"]
+    bench.go()
+    bench.noted("finished", 2)
+    until(lambda: listed(bench) == ["running"], "the end of the processes")
+
+    assert quarantined(running) == 2
+
+
+def test_a_killer_dies_alone_while_other_suspects_run(bench: Bench) -> None:
+    *innocent, poison = suspects(bench, "wait", "wait", "poison")
+    running, _ = started(bench, *ONE, *LONG_LEASE, target="crashing:main")
+
+    until(lambda: held(bench), "the job to be held")
+    assert held(bench) == [poison]
+    bench.go()
+    bench.noted("finished", 2)
+    until(lambda: not waiting(bench), "the end of the others")
+
+    assert held(bench) == [poison]
+    assert sorted(int(line[1]) for line in bench.journal("began")) == innocent
+    assert len(bench.journal("dying")) == 1
+    assert running.process.poll() is None
+
+
+@both
+def test_a_suspect_that_kills_its_process_group_kills_only_itself(
+    bench: Bench, arguments: tuple[str, ...]
+) -> None:
+    innocent, deadly = suspects(bench, "wait", "massacre")
+    running, workers = started(bench, *arguments, *LONG_LEASE, target="crashing:main")
+
+    until(lambda: held(bench), "the job to be held")
+    bench.go()
+    [[_, job, _]] = bench.noted("finished")
+
+    assert (held(bench), int(job)) == ([deadly], innocent)
+    assert workers_of(running) == workers
+    assert all(map(psutil.pid_exists, workers)), "a worker has died"
+
+
+def test_a_server_without_spare_connections_has_one_process_for_suspects(
+    server_directory: Path, tmp_path: Path
+) -> None:
+    binaries = servers.available()[servers.EMBEDDED]
+    settings = {"max_connections": "20", "superuser_reserved_connections": "13"}
+    (tmp_path / "crashing.py").write_text(CRASHING)
+    with Cluster(server_directory, binaries=binaries, settings=settings) as server:
+        for bench in installed(tmp_path, server.dsn):
+            suspects(bench, *["wait"] * 3)
+            running, _ = started(bench, *ONE, *LONG_LEASE)
+            bench.noted("began")
+            work_for_a_while(bench)
+            assert len(bench.journal("began")) == 1
+            bench.go()
+            bench.noted("finished", 3)
+            assert quarantined(running) == 1
 
 
 def test_a_killer_among_innocents_is_held_after_three_deaths(bench: Bench) -> None:

@@ -44,6 +44,7 @@ OPEN = frozenset(
         "doctor_lacking",
         "now",
         "dead_rows",
+        "free_connections",
         "sees_payloads",
         "sees_results",
         "page_open",

@@ -16,7 +16,7 @@ from holdfast.lifecycle import TRANSITIONS, Verb
 from holdfast.models import Job, JobId, LeaseKey, RecoveredWaiting
 from holdfast.task import Entrypoint, EntrypointExecutorParameters
 from holdfast.worker.leases import Lease, LeaseSet
-from holdfast.worker.quarantine import FIRST_ALLOWANCE, Quarantine, Suspects
+from holdfast.worker.quarantine import FIRST_ALLOWANCE, MOST_PROCESSES, Quarantine, Suspects
 
 NOW = timedelta(0)
 MANY = 10_000
@@ -192,7 +192,7 @@ def test_a_worker_that_leaves_suspects_never_has_their_turn_but_knows_of_them() 
     bench.quarantine.treat(Suspects.leave)
     bench.quarantine.expect(RecoveredWaiting(suspects=NOW))
 
-    assert bench.quarantine.suspects_wait
+    assert bench.quarantine.wants_process
     assert not bench.quarantine.suspect_due
     assert not bench.quarantine.ready
     assert bench.quarantine.pause == math.inf
@@ -208,3 +208,29 @@ def test_a_quarantine_process_runs_suspects_without_a_pause() -> None:
     bench.quarantine.expect(RecoveredWaiting(suspects=NOW, suspects_leased=1, workers=1))
 
     assert bench.quarantine.suspect_due
+
+
+@pytest.mark.parametrize(
+    ("leased", "due", "wanted"),
+    [
+        (1, NOW, True),
+        (MOST_PROCESSES - 1, NOW, True),
+        (MOST_PROCESSES, NOW, False),
+        (1, None, False),
+    ],
+)
+def test_a_quarantine_process_asks_for_another_while_suspects_wait_beside_its_own(
+    leased: int, due: timedelta | None, wanted: bool
+) -> None:
+    bench = Bench()
+    bench.quarantine.treat(Suspects.only)
+    bench.quarantine.expect(RecoveredWaiting(suspects=NOW))
+    assert not bench.quarantine.wants_process, "it can run that one itself"
+    bench.quarantine.began()
+    assert not bench.quarantine.wants_process, "it has not looked since"
+
+    bench.quarantine.expect(RecoveredWaiting(suspects=due, suspects_leased=leased))
+    assert bench.quarantine.wants_process is wanted
+
+    bench.quarantine.tried(10.0, ran=True)
+    assert not bench.quarantine.wants_process

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import asyncpg
 import pytest
 
 from holdfast import Holdfast, Job, RetryRequested, Status
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.models import JobId
+    from tests.servers import Database
     from tests.worker.conftest import NewWorker
 
 HOUR = timedelta(hours=1)
@@ -238,6 +241,42 @@ async def test_while_one_worker_runs_a_suspect_another_does_the_rest(new_worker:
 
     assert handlers.suspects.total == 10
     assert handlers.beside == [0] * 10
+
+
+async def test_of_workers_that_start_together_one_runs_a_suspect(
+    new_pg_worker: NewWorker, pg18: Database
+) -> None:
+    workers = [new_pg_worker() for _ in range(4)]
+    handlers, watch = Handlers(*workers), Watch(*workers)
+    await die_with(workers[0], *["suspect"] * 8, deaths=2)
+    await workers[0].queries.enqueue(["fresh"] * 20)
+
+    async def all_claim() -> bool:
+        waiting = (
+            "select count(*) from pg_locks where not granted and relation = 'holdfast'::regclass"
+        )
+        return await witness.fetchval(waiting) == len(workers)
+
+    async with AsyncExitStack() as stack:
+        witness = await asyncpg.connect(pg18.dsn)
+        stack.push_async_callback(witness.close)
+        async with witness.transaction():
+            # All see the suspects, and none sees that another one runs them.
+            await witness.execute("lock table holdfast in share row exclusive mode")
+            for hf in workers:
+                await stack.enter_async_context(working(hf, heartbeat_timeout=LEASE))
+            await eventually(all_claim)
+        await watch.until_settled(20)
+        await holds(lambda: handlers.suspects.total > 0)
+        assert (handlers.suspects.now, handlers.suspects.total) == (1, 1)
+        handlers.go.set()
+
+        async def done() -> bool:
+            return await workers[0].queries.queue_size() == []
+
+        await eventually(done)
+
+    assert (handlers.suspects.total, handlers.beside) == (8, [0] * 8)
 
 
 @pytest.mark.parametrize("deaths", [1, 2])

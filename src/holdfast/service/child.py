@@ -48,6 +48,8 @@ class Child:
                     stdin=subprocess.DEVNULL,
                     env=environment(role, theirs),
                     pass_fds=[theirs.fileno()],
+                    # A suspect that kills its process group kills nothing else.
+                    process_group=0 if role is ProcessRole.quarantine else None,
                 )
         except OSError:
             ours.close()

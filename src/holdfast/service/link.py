@@ -25,7 +25,7 @@ class ProcessRole(StrEnum):
     worker = "worker"
     """One of several workers under a supervisor."""
     quarantine = "quarantine"
-    """Runs suspects and nothing else, beside one worker or several."""
+    """Runs suspects, one at a time, and nothing else, beside one worker or several."""
     reloaded = "reloaded"
     """Everything, under a parent that starts it again when a file changes."""
 

@@ -33,6 +33,8 @@ _BATCH = 1000
 # The dead worker's last claim may still be on its way through the server when its death is known.
 _RELEASE_AT = (0.0, 0.3, 1.0, 2.0)
 _LEASE = timedelta(seconds=30)
+_SPARE_SHARE = 0.25
+"""Of the server's connections. While fewer are free, no further quarantine process is started."""
 
 
 class WorkerProbe:
@@ -94,6 +96,15 @@ class WorkerProbe:
         except (DatabaseError, TimeoutError):
             return "the database does not answer"
         return None
+
+    async def has_room(self) -> bool:
+        """Whether the server has connections to spare for one more process."""
+        try:
+            async with asyncio.timeout(_READY_SECONDS):
+                free = await self._ask(lambda sources: sources.store.upkeep.free_connections())
+        except (HoldfastError, TimeoutError):
+            return False
+        return free >= _SPARE_SHARE
 
     async def samples(self) -> list[Sample]:
         if (began := monotonic()) >= self._look_at:

@@ -1,4 +1,4 @@
-"""Runs suspects in a process of their own, so that they delay and endanger no other job."""
+"""Runs suspects in processes of their own, so that they delay and endanger no other job."""
 
 from __future__ import annotations
 
@@ -7,27 +7,34 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from holdfast.clock import monotonic
 from holdfast.errors import DatabaseError
+from holdfast.service.cgroup import ends_as_one
 from holdfast.service.child import Restarts, Worker, in_words
 from holdfast.service.link import ProcessRole, unpack
 from holdfast.service.probe import WorkerProbe
 from holdfast.service.stop import FAST, FAST_STOP_SECONDS
 from holdfast.telemetry.prometheus import Sample, cumulative, merge
-from holdfast.worker.quarantine import Suspects
+from holdfast.worker.quarantine import MOST_PROCESSES, Suspects
 
 logger = logging.getLogger("holdfast.run")
 
 _MOST_FAILED_STARTS = 3
 """After this many quarantine processes in a row that could not start, workers run suspects."""
 
+_NO_MORE_SECONDS = 60.0
+"""After a further process could not start, one process must do for this long."""
+
 _RELEASE_SECONDS = 0.5
 
 
 class Keeper:
-    """Starts a quarantine process when suspects wait, and again for as long as they do.
+    """Starts a quarantine process when suspects wait, and more of them for as long as they do.
 
-    `attend` stays with the process until its end, releases its leases and returns its exit code.
-    `treat` says to the workers whether they run suspects.
+    Each suspect runs alone in its process. The newest process says when suspects wait beside its
+    own, so none is started that finds nothing to do. `attend` stays with a process until its end,
+    releases its leases and returns its exit code. `treat` says to the workers whether they run
+    suspects.
     """
 
     def __init__(
@@ -37,14 +44,29 @@ class Keeper:
     ) -> None:
         self._attend = attend
         self._treat = treat
+        self.most = 1 if ends_as_one() else MOST_PROCESSES
+        self._processes: list[Worker] = []
+        """Those that run, the newest last."""
         self._wanted = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._restarts = Restarts()
+        self._not_before = 0.0
+        self._no_more_before = 0.0
         self._failed_starts = 0
+        self._code = 0
         self.treatment = Suspects.leave
 
     def suspects_wait(self) -> None:
         """Have a process started, unless one runs."""
-        self._wanted.set()
+        if not self._processes:
+            self._wanted.set()
+
+    def more_wait(self, worker: Worker) -> None:
+        """Have one more process started, if this quarantine process is the newest."""
+        if len(self._processes) >= self.most or monotonic() < self._no_more_before:
+            return
+        if self._processes and self._processes[-1] is worker:
+            self._wanted.set()
 
     def stop(self) -> None:
         """Start no other process."""
@@ -52,41 +74,59 @@ class Keeper:
         self._wanted.set()
 
     async def run(self) -> int:
-        """Until stopped. Return the exit code of the process that ran then, 0 if none did."""
-        restarts = Restarts()
-        while True:
-            await self._wanted.wait()
-            if self._stopping.is_set():
-                return 0
-            code, lived, words = await self._run_one()
-            if self._stopping.is_set():
-                return max(0, code)
-            self._wanted.clear()
-            if not code:
-                restarts = Restarts()
-                continue
-            pause = restarts.pause(lived)
-            logger.error("%s; if suspects wait, another starts in %.1f s", words, pause)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._stopping.wait()
+        """Until stopped. Return the worst exit code of the processes that ran then, or 0."""
+        async with asyncio.TaskGroup() as watching:
+            while True:
+                await self._wanted.wait()
+                await self._pause()
+                if self._stopping.is_set():
+                    break
+                if worker := await self._start():
+                    self._processes.append(worker)
+                    watching.create_task(self._watch(worker))
+                self._wanted.clear()
+        return self._code
 
-    async def _run_one(self) -> tuple[int, float, str]:
-        """Run one process. Return its exit code, its age in seconds and its end in words."""
+    async def _pause(self) -> None:
+        """Wait after a process that failed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, self._not_before - monotonic())):
+                await self._stopping.wait()
+
+    async def _start(self) -> Worker | None:
         try:
             worker = await Worker.start(ProcessRole.quarantine)
         except OSError as error:
             await self._judge(started=False)
-            return 1, 0.0, f"a quarantine process could not be started ({error})"
+            self._failed(f"a quarantine process could not be started ({error})", 0.0)
+            return None
         logger.info("suspects wait, so process %d starts to run them alone", worker.child.pid)
+        return worker
+
+    async def _watch(self, worker: Worker) -> None:
+        """Stay with a process until its end."""
         code = await self._attend(worker)
-        if not self._stopping.is_set():
-            await self._judge(started=worker.id is not None)
+        self._processes.remove(worker)
+        if self._stopping.is_set():
+            self._code = max(self._code, code)
+            return
+        await self._judge(started=worker.id is not None)
+        if not code:
+            self._restarts = Restarts()
+            return
         words = f"quarantine process {worker.child.pid} {in_words(code)} and its jobs are freed"
-        return code, worker.child.age, words
+        self._failed(words, worker.child.age)
+
+    def _failed(self, words: str, lived: float) -> None:
+        pause = self._restarts.pause(lived)
+        self._not_before = monotonic() + pause
+        logger.error("%s; if suspects wait, another starts in %.1f s", words, pause)
 
     async def _judge(self, *, started: bool) -> None:
         """Have the workers run suspects while no quarantine process can start."""
+        if not started and self._processes:
+            self._no_more_before = monotonic() + _NO_MORE_SECONDS
+            return
         self._failed_starts = 0 if started else self._failed_starts + 1
         failing = self._failed_starts >= _MOST_FAILED_STARTS
         treatment = Suspects.run if failing else Suspects.leave
@@ -104,11 +144,11 @@ class Keeper:
 
 
 class Companion:
-    """The quarantine process beside a worker that has no supervisor."""
+    """The quarantine processes beside a worker that has no supervisor."""
 
     def __init__(self, probe: WorkerProbe) -> None:
         self._probe = probe
-        self._worker: Worker | None = None
+        self._workers: list[Worker] = []
         self._level = 0
         self._carried: list[Sample] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -119,14 +159,14 @@ class Companion:
         self._keeper.suspects_wait()
 
     def stop(self, level: int) -> None:
-        """Pass a stop of the worker on to the process."""
+        """Pass a stop of the worker on to the processes."""
         self._level = max(level, self._level)
         self._keeper.stop()
-        if self._worker is not None:
-            self._begin(self._send_stop(self._worker))
+        for worker in self._workers:
+            self._begin(self._send_stop(worker))
 
     async def close(self) -> None:
-        """Wait until the process has stopped. Without a stop of the worker that is at once."""
+        """Wait until the processes have stopped. Without a stop of the worker that is at once."""
         if not self._level:
             self.stop(FAST)
             asyncio.get_running_loop().call_later(2 * FAST_STOP_SECONDS, self._kill)
@@ -139,20 +179,19 @@ class Companion:
 
     async def samples(self) -> list[Sample]:
         """Sums over all processes that there were."""
-        worker = self._worker
-        if worker is None or worker.id is None:
-            return self._carried
-        with suppress(TimeoutError, ConnectionError):
-            worker.samples = unpack(await worker.child.ask("samples"))
-        return merge([self._carried, worker.samples])
+        greeted = [worker for worker in self._workers if worker.id is not None]
+        await asyncio.gather(*map(_ask_samples, greeted))
+        # A process that has ended meanwhile is among the carried ones.
+        here = [worker.samples for worker in greeted if worker in self._workers]
+        return merge([self._carried, *here])
 
     async def _attend(self, worker: Worker) -> int:
-        self._worker = worker
-        listening = asyncio.create_task(_listen(worker))
+        self._workers.append(worker)
+        listening = asyncio.create_task(self._listen(worker))
         if self._level:
             await self._send_stop(worker)
         code = await worker.ended(listening)
-        self._worker = None
+        self._workers.remove(worker)
         self._carried = merge([self._carried, cumulative(worker.samples)])
         if code and worker.id is not None:
             self._begin(self._release(worker, worker.id))
@@ -176,11 +215,15 @@ class Companion:
         task.add_done_callback(self._tasks.discard)
 
     def _kill(self) -> None:
-        if self._worker is not None:
-            self._worker.child.kill()
+        for worker in self._workers:
+            worker.child.kill()
+
+    async def _listen(self, worker: Worker) -> None:
+        async for message in worker.messages():
+            if "suspects" in message:
+                self._keeper.more_wait(worker)
 
 
-async def _listen(worker: Worker) -> None:
-    async for _ in worker.messages():
-        # The worker records the messages of use. Unread ones would block it.
-        continue
+async def _ask_samples(worker: Worker) -> None:
+    with suppress(TimeoutError, ConnectionError):
+        worker.samples = unpack(await worker.child.ask("samples"))

@@ -28,7 +28,7 @@ _REPORT_SECONDS = 0.5
 class Side:
     """Serves health and the parent process, from the start on and for the worker once it is made.
 
-    A worker that no supervisor looks after has its quarantine process here.
+    A worker that no supervisor looks after has its quarantine processes here.
     """
 
     def __init__(
@@ -115,17 +115,18 @@ class Side:
         if self._link is not None and caps:
             with suppress(ConnectionError):
                 await self._link.send(hello=worker.manager.id, caps=caps)
-        if worker.manager.suspects is Suspects.leave:
-            if not self._supervised:
+        if worker.manager.suspects is not Suspects.run:
+            if worker.manager.suspects is Suspects.leave and not self._supervised:
                 self._companion = Companion(worker)
                 self._stop.listen(self._loop, self._companion.stop)
             self._begin(self._report_suspects(worker))
 
     async def _report_suspects(self, worker: WorkerProbe) -> None:
         """While suspects wait, report so to the process that starts another one for them."""
+        alone = worker.manager.suspects is Suspects.only
         while True:
             await asyncio.sleep(_REPORT_SECONDS)
-            if not worker.manager.suspects_wait:
+            if not worker.manager.suspects_wait or (alone and not await worker.has_room()):
                 continue
             if self._companion is not None:
                 self._companion.suspects_wait()

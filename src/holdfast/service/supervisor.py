@@ -120,7 +120,13 @@ class Supervisor:
             elif "released" in message:
                 self._dead.pop(message["released"], None)
             elif "suspects" in message:
-                self._keeper.suspects_wait()
+                self._suspects_wait(worker)
+
+    def _suspects_wait(self, worker: Worker) -> None:
+        if worker.role is ProcessRole.quarantine:
+            self._keeper.more_wait(worker)
+        else:
+            self._keeper.suspects_wait()
 
     async def _treat_suspects(self, suspects: Suspects) -> None:
         for worker in self._ordinary:

@@ -4,7 +4,6 @@ fit."""
 from __future__ import annotations
 
 import asyncio
-import math
 from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.worker.dispatcher import Dispatcher
     from holdfast.worker.leases import Lease, LeaseSet
     from holdfast.worker.quarantine import Quarantine
+    from holdfast.worker.suspect_turn import SuspectTurn
     from holdfast.worker.upkeep import UpkeepDuty
     from holdfast.worker.wakeup_policy import WakeupPolicy
     from holdfast.worker.work_signal import WorkSignal
@@ -46,6 +46,9 @@ _ALIVE_SECONDS = 1.0
 _QUIET_SECONDS = 6.0
 """A quarantine process ends when no suspect was due for this time. It is longer than the sweep
 interval, so the workers that ask for such a process know by then that no suspect waits."""
+
+_OTHERS_SECONDS = 1.0
+"""While a quarantine process runs a suspect, it asks this often whether others wait."""
 
 _STOP_REPLY_SECONDS = 0.8
 """A worker that stops waits this long for the reply to a statement on its way."""
@@ -78,6 +81,7 @@ class Claimer:
         lease_set: LeaseSet,
         dispatcher: Dispatcher,
         quarantine: Quarantine,
+        turn: SuspectTurn,
         duty: UpkeepDuty,
         *,
         wakeup_policy: WakeupPolicy,
@@ -91,6 +95,7 @@ class Claimer:
         self._lease_set = lease_set
         self._dispatcher = dispatcher
         self._quarantine = quarantine
+        self._turn = turn
         self._duty = duty
         self._wakeup_policy = wakeup_policy
         self._signal = signal
@@ -221,6 +226,20 @@ class Claimer:
             await self._look_for_recovered()
         if not self._quarantine.suspect_due or self.stopping:
             return 0
+        if not self._quarantine.takes_turns:
+            return await self._run_suspects()
+        # At a stop the database may be silent.
+        with suppress(TimeoutError):
+            if await self._ask(self._turn.take(self._quarantine.turns)):
+                try:
+                    return await self._run_suspects()
+                finally:
+                    await self._ask(self._turn.release())
+        self._quarantine.crowd()
+        return 0
+
+    async def _run_suspects(self) -> int:
+        """Claim a suspect, or a group of them, while this worker holds nothing else."""
         began = monotonic()
         leases: list[Lease] = []
         patience = self._settings.heartbeat_timeout.total_seconds()
@@ -228,13 +247,25 @@ class Claimer:
             group = min(self._claims.suspect_group, self._dispatcher.room)
             group = min(group, self._settings.batch_size)
             leases = await self._claim_recovered(group, suspects=True)
-        # Wait until they are settled, not only ended: no other job's death may be charged to the
-        # suspect.
-        await self._stand_aside(
-            lambda: not any(lease in self._lease_set for lease in leases), seconds=math.inf
-        )
+        if leases:
+            await self._attend_suspects(leases)
         self._quarantine.tried(monotonic() - began, ran=bool(leases))
         return len(leases)
+
+    async def _attend_suspects(self, leases: Sequence[Lease]) -> None:
+        """Claim nothing until the suspects are settled. A quarantine process looks for others
+        meanwhile, which another process can run."""
+        self._quarantine.began()
+        alone = self._quarantine.only_suspects
+        seconds = _OTHERS_SECONDS if alone else self._turn.seconds
+
+        def settled() -> bool:
+            # Not only ended: no other job's death may be charged to a suspect.
+            return not any(lease in self._lease_set for lease in leases)
+
+        while not (await self._stand_aside(settled, seconds=seconds) or self.stopping):
+            with suppress(TimeoutError):
+                await (self._look_for_recovered() if alone else self._ask(self._turn.keep()))
 
     @property
     def _entrypoints(self) -> list[str]:

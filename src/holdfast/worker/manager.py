@@ -97,8 +97,9 @@ class QueueManager:
 
     @property
     def suspects_wait(self) -> bool:
-        """Whether a suspect is due, by this worker's last scan. May be read in any thread."""
-        return self._worker is not None and self._worker.quarantine.suspects_wait
+        """Whether a suspect is due that another process should run, by this worker's last scan.
+        May be read in any thread."""
+        return self._worker is not None and self._worker.quarantine.wants_process
 
     def treat_suspects(self, suspects: Suspects) -> None:
         """Run suspects, or leave them to another process. `Suspects.only` is set before run()."""

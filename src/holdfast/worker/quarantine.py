@@ -8,7 +8,7 @@ is settled. So a suspect whose lease expires ran alone, and only then is it held
 
 Other jobs must not wait long for suspects. Draining for a suspect and running it take at most a
 fifth of the time in which other jobs have work for the worker. Under `holdfast run` other jobs do
-not wait at all: suspects run in a process of their own.
+not wait at all: suspects run in processes of their own, each alone in its process.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ PAUSE_FACTOR = 4.0
 
 WORKERS_PER_SUSPECT = 5
 """Of this many workers of a fleet, one runs a suspect at a time."""
+
+MOST_PROCESSES = 4
+"""While fewer suspects than this run in a fleet, a quarantine process asks for another one."""
 
 
 class Suspects(StrEnum):
@@ -66,6 +69,11 @@ class Quarantine:
         self._suspect_at = math.inf
         self._crowded = False
         """Enough workers of the fleet run a suspect now."""
+        self.turns = 1
+        """How many workers of the fleet may run a suspect at a time."""
+        self._runs_suspect = False
+        self._room_for_process = False
+        """Fewer suspects run in the fleet than may run in processes of their own."""
         self._not_before = 0.0
         self.unjudged = False
         """No ordinary claim was answered since the last suspect."""
@@ -97,6 +105,16 @@ class Quarantine:
         return max(0, self._allowance - len(self._running))
 
     @property
+    def only_suspects(self) -> bool:
+        """Whether this is a quarantine process."""
+        return self._suspects is Suspects.only
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether this worker runs suspects between other jobs, for which others must be there."""
+        return self._suspects is Suspects.run and not self._insisting
+
+    @property
     def suspect_due(self) -> bool:
         """Whether it is a suspect's turn."""
         return self._now() >= self._next_suspect
@@ -107,6 +125,13 @@ class Quarantine:
         return self._now() >= self._suspect_at
 
     @property
+    def wants_process(self) -> bool:
+        """Whether a process should be started for suspects: the first one, or one more."""
+        if self.only_suspects and not (self._runs_suspect and self._room_for_process):
+            return False
+        return self.suspects_wait
+
+    @property
     def pause(self) -> float:
         """Seconds until recovered jobs or suspects may become claimable."""
         return max(0.0, min(self._recovered_at, self._next_suspect) - self._now())
@@ -115,7 +140,7 @@ class Quarantine:
     def _next_suspect(self) -> float:
         if self._suspects is Suspects.leave:
             return math.inf
-        if self._insisting or self._suspects is Suspects.only:
+        if self._insisting or self.only_suspects:
             return self._suspect_at
         return math.inf if self._crowded else max(self._suspect_at, self._not_before)
 
@@ -149,8 +174,9 @@ class Quarantine:
             math.inf if due is None else now + due.total_seconds()
             for due in (waiting.recovered, waiting.suspects)
         )
-        most = max(1, waiting.workers // WORKERS_PER_SUSPECT)
-        self._crowded = waiting.suspects_leased >= most
+        self.turns = max(1, waiting.workers // WORKERS_PER_SUSPECT)
+        self._crowded = waiting.suspects_leased >= self.turns
+        self._room_for_process = waiting.suspects_leased < MOST_PROCESSES
         self._judge()
         self._lease_set.changed.set()
 
@@ -161,9 +187,20 @@ class Quarantine:
             self._recovered_at = math.inf
         self._judge()
 
+    def crowd(self) -> None:
+        """Record that other workers run suspects. The next sweep has the store asked again."""
+        self._crowded = True
+
+    def began(self) -> None:
+        """Record that this worker runs a suspect. Whether others wait is to be asked again."""
+        self._runs_suspect = True
+        self._suspect_at = math.inf
+        self._judge()
+
     def tried(self, seconds: float, *, ran: bool) -> None:
         """Record how long it took to drain for a suspect and to run it, if it ran at all."""
         self._not_before = self._now() + PAUSE_FACTOR * seconds
+        self._runs_suspect = False
         self._suspect_at = math.inf
         self.unjudged = ran
         self.look_due = True

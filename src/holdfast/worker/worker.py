@@ -27,6 +27,7 @@ from holdfast.worker.rescue import Rescue
 from holdfast.worker.settle import Settler
 from holdfast.worker.status import Reporter
 from holdfast.worker.steps import Steps
+from holdfast.worker.suspect_turn import SuspectTurn
 from holdfast.worker.sweep import CleanUp, Housekeeper, Sweeper
 from holdfast.worker.task_pool import TaskPool
 from holdfast.worker.upkeep import Lookout, UpkeepDuty
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from holdfast.events import Observers
     from holdfast.models import ClaimRule
+    from holdfast.ports import Upkeep
     from holdfast.settings import WorkerSettings
     from holdfast.task import Registry
     from holdfast.worker.sources import Sources
@@ -123,11 +125,13 @@ class Worker:
             options.resources,
         )
         self.quarantine = Quarantine(lease_set, suspects=status.suspects)
-        # A store without a place for reports has no place for the duty of the upkeep either.
-        upkeep = None if sources.reports is None else connections.housekeep.store.upkeep
-        self.duty = UpkeepDuty(upkeep, lease_set, settings, worker)
+        self.duty = UpkeepDuty(self._upkeep_of(connections.housekeep), lease_set, settings, worker)
         self._make_claiming(rules, observers)
         self._make_renewing(registry)
+
+    def _upkeep_of(self, sources: Sources) -> Upkeep | None:
+        """A store without a place for reports has no place for duties either."""
+        return None if self._sources.reports is None else sources.store.upkeep
 
     def _make_claiming(self, rules: Sequence[ClaimRule], observers: Observers) -> None:
         """Make the parts that find work."""
@@ -141,6 +145,7 @@ class Worker:
             self.lease_set,
             self.dispatcher,
             self.quarantine,
+            SuspectTurn(self._upkeep_of(connections.claim), worker, self._shortest),
             self.duty,
             wakeup_policy=WakeupPolicy(connections.listen.store.wakeups),
             signal=self.signal,

@@ -55,6 +55,10 @@ class MemoryUpkeep:
         """Every worker looks by itself."""
         return DueJobs()
 
+    async def free_connections(self) -> float:
+        """Nothing needs one."""
+        return 1.0
+
     def _is_expired(self, entry: LogEntry) -> bool:
         retention = self._retention
         kept = retention.succeeded if entry.status is Status.SUCCESSFUL else retention.others

@@ -70,6 +70,10 @@ class PostgresUpkeep:
             next_due=min((row[3] for row in found if row[3] is not None), default=None),
         )
 
+    async def free_connections(self) -> float:
+        [[share]] = await self._runner.run("free_connections")
+        return float(share)
+
 
 class LogRetention:
     """Deletes expired log rows in small batches, now and then."""
