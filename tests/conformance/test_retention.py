@@ -30,7 +30,7 @@ async def ended(queue: QueueUnderTest, verb: Verb) -> JobId:
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     """A row is counted, and may go, when no older transaction runs on the server."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(200):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
