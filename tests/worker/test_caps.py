@@ -274,7 +274,7 @@ async def test_the_line_of_a_task_names_its_retry(caplog: pytest.LogCaptureFixtu
     await endless.enqueue()
     await ends(hf.run(mode="drain"))
     [line] = [each for each in caplog.messages if "is held after" in each]
-    assert "is held after 1 attempts by retry=1 of task 'endless'" in line
+    assert "is held after 1 attempt by retry=1 of task 'endless'" in line
     assert "register the task with a larger retry" in line
 
 

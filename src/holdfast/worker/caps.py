@@ -18,7 +18,8 @@ def log_retired(
 ) -> None:
     """Write the one line about a run whose request for a retry the cap refused, and its error."""
     cap, advice = _described(job, entrypoint)
-    words = f"is held after {job.attempts + 1} attempts by {cap}"
+    count = job.attempts + 1
+    words = f"is held after {count} {'attempt' if count == 1 else 'attempts'} by {cap}"
     log_job(
         *(worker, job, logging.WARNING, "retired", words, outcome.traceback),
         seconds=seconds,
