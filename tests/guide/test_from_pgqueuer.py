@@ -668,7 +668,9 @@ def test_the_public_names_are_sorted_and_there() -> None:
         assert getattr(holdfast, name) is not None
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "from-pgqueuer.md").read_text("utf-8")
+_TEXT = (Path(__file__).parents[2] / "docs" / "from-pgqueuer.md").read_text("utf-8")
+PAGE = re.sub(r"^```.*?^```", "", _TEXT, flags=re.M | re.S)
+"""The page without its program."""
 
 THEIRS = {
     "pgqueuer": "AsyncpgDriver AsyncpgPoolDriver DatabaseRetryEntrypointExecutor InMemoryDriver"
