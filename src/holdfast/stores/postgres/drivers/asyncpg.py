@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import asyncpg
 
@@ -44,10 +45,13 @@ from holdfast.stores.postgres.drivers.transactions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from holdfast.stores.postgres.drivers.base import Connection
     from holdfast.stores.postgres.drivers.dsn import Target
+
+_FIRST_OID_OF_USERS = 16384
+"""Smaller numbers are PostgreSQL's own, and the same in every database of a version."""
 
 _CLIENT_ERRORS = (asyncpg.InterfaceError, asyncpg.InternalClientError)
 _ERRORS = (asyncpg.PostgresError, *_CLIENT_ERRORS, OSError)
@@ -134,6 +138,28 @@ class AsyncpgPoolDriver(BaseDriver):
         await self.fetch(NOTIFY, (channel, word))
 
 
+class _Connection(asyncpg.Connection):  # type: ignore[misc]
+    """Asks each server only once about PostgreSQL's own types, such as arrays of text.
+
+    asyncpg asks on every new connection, with up to three statements that take longer than a claim.
+    Types of users may be dropped and made again under another number, so those are asked about.
+    """
+
+    _known: ClassVar[dict[tuple[object, ...], Any]] = {}
+
+    async def _introspect_types(self, typeoids: Iterable[int], timeout: float) -> Any:
+        oids = sorted(typeoids)
+        if oids[-1] >= _FIRST_OID_OF_USERS:
+            return await super()._introspect_types(typeoids, timeout)
+        key = (self.get_server_version(), *oids)
+        if key not in self._known:
+            answer = await super()._introspect_types(typeoids, timeout)
+            # A statement without a name would be prepared again, because the question replaces it.
+            self._known[key] = (answer[0], SimpleNamespace(name="not asked"))
+            return answer
+        return self._known[key]
+
+
 async def open_connection(
     target: Target, *, application_name: str, seconds: float, cache_size: int
 ) -> Connection:
@@ -144,6 +170,7 @@ async def open_connection(
             connection = await asyncpg.connect(
                 **place,
                 timeout=seconds,
+                connection_class=_Connection,
                 statement_cache_size=cache_size,
                 server_settings={"application_name": application_name},
             )
