@@ -49,7 +49,14 @@ class Claims(Protocol):
     """Where a worker finds jobs: one table, or several that share its capacity."""
 
     async def claim(
-        self, rules: Sequence[ClaimRule], *, limit: int, worker: str, sweep: bool = False
+        self,
+        rules: Sequence[ClaimRule],
+        *,
+        limit: int,
+        worker: str,
+        sweep: bool = False,
+        fleet: int = 1,
+        idle: bool = False,
     ) -> list[Job]:
         """Lease up to `limit` due jobs of these entrypoints to `worker`, each with a new token.
 
@@ -58,6 +65,9 @@ class Claims(Protocol):
         attempts left comes back failed: it was retired by the claim and must not be run. All others
         come back picked. `sweep` asks for a scan of everything, whatever it costs. Without it a
         store may read only where it expects work, and `next_due` says when it will read more.
+        `fleet` is the number of live workers, and `idle` says that this one holds no lease. Where
+        many workers claim already, an idle one may come back with nothing, and `next_due` says
+        when it should ask again.
         """
         ...
 

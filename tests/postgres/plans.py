@@ -107,6 +107,10 @@ VALUES: dict[str, Any] = {
     "error": None,
     "since": None,
     "older_than": None,
+    "place_of": "mail",
+    "heavy": True,
+    "places": 3,
+    "door": 1,
 }
 """What a busy worker passes; a statement takes from it what it needs."""
 

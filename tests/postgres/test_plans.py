@@ -35,9 +35,11 @@ DEDUPE, LOG_PKEY, LOG_TIME = "holdfast_dedupe_key", "holdfast_log_pkey", "holdfa
 
 INDEXES: dict[str, set[str]] = {
     "claim": {READY, PKEY},
+    "claim:fleet": {READY, PKEY},
     "claim:recovered": {RECOVERED, PKEY},
     "claim:suspect": {RECOVERED, PKEY},
     "lanes": {READY},
+    "lanes:fleet": {READY},
     "lanes:recovered": {RECOVERED},
     "recovered_waiting": {RECOVERED},
     "oldest": {READY},

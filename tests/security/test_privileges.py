@@ -33,7 +33,15 @@ LOOKING = frozenset(
 }
 ENQUEUING = frozenset(name for name in ALL if name.startswith("enqueue")) | {"wake"}
 READS_ONE_LEASE = frozenset(
-    {"claimed_under", "leased_to", "running", "lanes", "lanes:recovered", "recovered_waiting"}
+    {
+        "claimed_under",
+        "leased_to",
+        "running",
+        "lanes",
+        "lanes:fleet",
+        "lanes:recovered",
+        "recovered_waiting",
+    }
 ) | {"schedule_due", "limit_holder"}
 
 OPEN = frozenset(

@@ -106,6 +106,8 @@ class Claimer:
         self._backoff = Backoff()
         self._question: asyncio.Timeout | None = None
         self.stopping = False
+        self._shares = True
+        """Whether it leaves a backlog to others. A drain ends when a claim finds nothing."""
         self._answered = False
         self._came_full = False
         """Whether the last claim returned as many jobs as it asked for, so that more may be
@@ -125,6 +127,7 @@ class Claimer:
     async def run(self, mode: QueueExecutionMode) -> None:
         """Claim until stopped, or in drain mode until two scans of everything find nothing."""
         drain = mode is QueueExecutionMode.drain
+        self._shares = not drain
         sweep, found_nothing = False, 0
         try:
             # A stop that was requested before the run is noticed first.
@@ -352,7 +355,12 @@ class Claimer:
                 )
             elif rules:
                 jobs = await self._claims.claim(
-                    rules, limit=size, worker=self._worker, sweep=kind.sweep
+                    rules,
+                    limit=size,
+                    worker=self._worker,
+                    sweep=kind.sweep,
+                    fleet=self._duty.workers if self._shares else 1,
+                    idle=self._holds_nothing(),
                 )
         except DatabaseError:
             await self._gate.return_unused(request, None)

@@ -131,12 +131,21 @@ class SharedClaims:
         self._errors = _TableErrors("claim")
 
     async def claim(
-        self, rules: Sequence[ClaimRule], *, limit: int, worker: str, sweep: bool = False
+        self,
+        rules: Sequence[ClaimRule],
+        *,
+        limit: int,
+        worker: str,
+        sweep: bool = False,
+        fleet: int = 1,
+        idle: bool = False,
     ) -> list[Job]:
         return await self._share(
             rules,
             limit,
-            lambda table, some, size: table.claim(some, limit=size, worker=worker, sweep=sweep),
+            lambda table, some, size: table.claim(
+                some, limit=size, worker=worker, sweep=sweep, fleet=fleet, idle=idle
+            ),
         )
 
     async def claim_recovered(

@@ -81,6 +81,11 @@ class UpkeepDuty:
         return self._upkeep is None or (self._duty.held and monotonic() < self._until)
 
     @property
+    def workers(self) -> int:
+        """How many workers live, as this one last heard."""
+        return self._duty.workers
+
+    @property
     def alone(self) -> bool:
         """Whether no other worker is known to live."""
         return self._upkeep is None or self._duty.workers <= 1

@@ -120,7 +120,14 @@ class MemoryLeases:
         self._turn = 0
 
     async def claim(
-        self, rules: Sequence[ClaimRule], *, limit: int, worker: str, sweep: bool = False
+        self,
+        rules: Sequence[ClaimRule],
+        *,
+        limit: int,
+        worker: str,
+        sweep: bool = False,
+        fleet: int = 1,
+        idle: bool = False,
     ) -> list[Job]:
         return self._claim(CLAIM, rules, limit, worker)
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _BOTTOM = datetime(1, 1, 1, tzinfo=UTC)
 _TOP = datetime(9999, 1, 1, tzinfo=UTC)
+LANE_COLUMNS = 7
+"""Columns of lanes.sql about the lane. One more says whether the entrypoint is paused."""
+
 MOST_OF_A_LANE = 1000
 """The most jobs that one statement claims of a lane. The planner knows this bound; without one it
 expects a tenth of the table, and from a million rows on it has each claim compiled, which takes
@@ -115,6 +118,10 @@ class Lanes:
         self._due_at: float | None = None
         self._round = 0
         self._rescanned = False
+
+    @property
+    def entrypoints(self) -> Iterable[str]:
+        return self._rules
 
     def knows(self, rules: Iterable[ClaimRule]) -> bool:
         return self._rules == {rule.entrypoint: rule for rule in rules}

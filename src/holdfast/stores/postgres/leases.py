@@ -29,10 +29,15 @@ from holdfast.models import (
 from holdfast.pauses import LATE_SECONDS, RELEASED_BY_PAUSE, VIEW_SECONDS
 from holdfast.repeated import RepeatedLog
 from holdfast.stores.postgres import rows
+from holdfast.stores.postgres.claim_places import (
+    CLAIM_IN_FLEET,
+    LANES_IN_FLEET,
+    ClaimPlaces,
+)
 from holdfast.stores.postgres.fleet import FleetTimeouts, UnservedNames
 from holdfast.stores.postgres.holders import holders
 from holdfast.stores.postgres.job_transaction import HandlerConnections, PostgresJobTransaction
-from holdfast.stores.postgres.lanes import Lane, Lanes
+from holdfast.stores.postgres.lanes import LANE_COLUMNS, Lane, Lanes
 from holdfast.stores.postgres.pauses import PauseView
 from holdfast.stores.postgres.render import WITH_RESULT
 from holdfast.stores.postgres.restore import ClaimRestorer
@@ -55,9 +60,6 @@ _LOST_REPLY = "claim reply lost"
 
 _LONG_WAIT_SECONDS = 1.0
 """After this time without the lock of a limit the log names the session that holds it."""
-
-_LANE_COLUMNS = 7
-"""Columns of lanes.sql about the lane. One more says whether the entrypoint is paused."""
 
 _VIEW = timedelta(seconds=VIEW_SECONDS)
 """While something is paused the next claim comes after this, to see whether it still is."""
@@ -86,6 +88,7 @@ class PostgresLeases:
         self._names = names
         self._pauses = PauseView(runner)
         self._lanes = Lanes(self._pauses)
+        self._places = ClaimPlaces()
         self._rollup = StatisticsRollup()
         self._vacuum = Vacuum(names)
         self._restorer = ClaimRestorer()
@@ -102,11 +105,19 @@ class PostgresLeases:
         self._log = RepeatedLog(logger)
 
     async def claim(
-        self, rules: Sequence[ClaimRule], *, limit: int, worker: str, sweep: bool = False
+        self,
+        rules: Sequence[ClaimRule],
+        *,
+        limit: int,
+        worker: str,
+        sweep: bool = False,
+        fleet: int = 1,
+        idle: bool = False,
     ) -> list[Job]:
         if self._doubtful:
             await self._release_doubtful()
         self._contended = False
+        self._places.begin(limit, fleet, idle=idle)
         self._unreadable.clear()
         if sweep or not self._lanes.knows(rules):
             self._lanes.reset(rules)
@@ -118,10 +129,13 @@ class PostgresLeases:
             self._lanes.reopen()
         jobs = await self._take(self._lanes, _CLAIM, limit, worker)
         # Jobs that were found start at once. The scan follows with the next claim.
-        if not jobs and not scanned:
+        if not jobs and not scanned and not self._places.refused:
             await self._scan()
             scanned = True
             jobs = await self._take(self._lanes, _CLAIM, limit, worker)
+        self._places.end(full=len(jobs) >= limit)
+        if self._places.refused:
+            return await self._claimed(jobs)
         more = not scanned or self._lanes.unfinished or bool(self._lanes.priorities())
         self._lanes.put_off = self._contended or (len(jobs) < limit and more)
         return await self._claimed(jobs)
@@ -136,7 +150,7 @@ class PostgresLeases:
         lanes.reset(rules)
         await self._pauses.renew()
         found = await self._runner.run("lanes:recovered", **lanes.question())
-        lanes.answer((*row[:_LANE_COLUMNS],) for row in found)
+        lanes.answer((*row[:LANE_COLUMNS],) for row in found)
         claim = CLAIM_SUSPECT if suspects else CLAIM_RECOVERED
         return await self._claimed(await self._take(lanes, claim, limit, worker))
 
@@ -175,6 +189,8 @@ class PostgresLeases:
         return jobs
 
     async def next_due(self, rules: Sequence[ClaimRule]) -> timedelta | None:
+        if self._places.refused:
+            return timedelta(seconds=self._places.pause)
         due = self._lanes.next_scan()
         if not self._pauses.paused:
             return due
@@ -348,9 +364,19 @@ class PostgresLeases:
 
     async def _scan(self) -> None:
         asked_at = monotonic()
-        found = await self._runner.run("lanes", **self._lanes.question())
-        self._lanes.answer((*row[:_LANE_COLUMNS],) for row in found)
-        self._pauses.scanned(asked_at, ((row[0], row[_LANE_COLUMNS]) for row in found))
+        question = self._lanes.question()
+        if self._places.taken:
+            found = await self._runner.run(LANES_IN_FLEET, **question, **self._place())
+            if found and found[-1][0] is None:
+                self._places.refuse()
+                return
+        else:
+            found = await self._runner.run("lanes", **question)
+        self._lanes.answer((*row[:LANE_COLUMNS],) for row in found)
+        self._pauses.scanned(asked_at, ((row[0], row[LANE_COLUMNS]) for row in found))
+
+    def _place(self) -> dict[str, object]:
+        return self._places.ask(self._names.channel, self._lanes.entrypoints)
 
     async def _without_paused(self, jobs: list[Job]) -> list[Job]:
         """Release jobs that were paused while a late reply was on its way."""
@@ -370,7 +396,7 @@ class PostgresLeases:
         jobs: list[Job] = []
         began = monotonic()
         for priority in lanes.priorities():
-            while len(jobs) < limit:
+            while len(jobs) < limit and not self._places.refused:
                 shares = lanes.deal(priority, limit - len(jobs))
                 if not shares:
                     break
@@ -470,7 +496,15 @@ class PostgresLeases:
         self._doubtful.append(token)
         if claim is not _CLAIM:
             values["max_recoveries"] = [lane.rule.max_recoveries for lane, _ in shares]
-        found = await runner.run(claim.name, **values)
+        name = claim.name
+        if claim is _CLAIM and self._places.taken and limited is None:
+            name = CLAIM_IN_FLEET
+            values |= self._place()
+        found = await runner.run(name, **values)
+        if found and found[-1][0] is None:
+            self._places.refuse()
+            self._doubtful.remove(token)
+            return []
         terms = {lane.rule.entrypoint: lane.rule.lease for lane, _ in shares}
         instants = rows.Instants()
         try:

@@ -37,7 +37,13 @@ from holdfast.stores.postgres.binding import (
     Binding,
 )
 from holdfast.stores.postgres.catalogue import DatabaseRole, roles, source
-from holdfast.stores.postgres.lanes import MOST_OF_A_LANE
+from holdfast.stores.postgres.claim_places import (
+    CLAIM_IN_FLEET,
+    EPOCH_SECONDS,
+    JOINING_PLACES,
+    LANES_IN_FLEET,
+)
+from holdfast.stores.postgres.lanes import LANE_COLUMNS, MOST_OF_A_LANE
 from holdfast.stores.postgres.pages import CHOSEN, LISTED, LISTS, MOST_HELD
 
 if TYPE_CHECKING:
@@ -219,6 +225,29 @@ _ON_DUTY = (
 """Whether the worker that sends the statement still does the upkeep. One that was frozen changes
 nothing when it wakes up late. Null means that no duty is needed, as for an operator."""
 
+_CLAIM_PLACE = (
+    "hashtextextended('claims of ' || :channel::text || ' ' || :place_of::text, {place} "
+    f"+ 1000 * (extract(epoch from {_NOW})::bigint / {EPOCH_SECONDS}))"
+)
+_TAKES_PLACE = (
+    ",\n           case when :heavy::boolean then exists ("
+    "\n               select from generate_series(1, :places::integer) as place"
+    f"\n               where pg_try_advisory_xact_lock({_CLAIM_PLACE.format(place='place')})"
+    "\n           ) else"
+    f" pg_try_advisory_xact_lock_shared({_CLAIM_PLACE.format(place=':door::integer')}) and exists ("
+    f"\n               select from generate_series({-JOINING_PLACES}, -1) as place"
+    f"\n               where pg_try_advisory_xact_lock({_CLAIM_PLACE.format(place='place')})"
+    "\n           ) end as admitted"
+)
+_IN_FLEET = {
+    "takes_place": _TAKES_PLACE,
+    "admitted": " where (select admitted from clock)",
+}
+_ALONE = {"takes_place": "", "admitted": "", "refused": ""}
+"""How a claim or a scan takes one of the few places of an entrypoint (claim_places.py). Without a
+free one it returns a single row of nulls where it needs one. The statements of small fleets have
+none of this."""
+
 _OWN_CHANNEL = (
     f"'{OWN_CHANNEL}' || left(encode(sha256(convert_to(:channel::text || ' ' || w.id, 'UTF8')), "
     f"'hex'), {OWN_CHANNEL_DIGITS})"
@@ -306,6 +335,12 @@ def guards(transition: Transition, binding: Binding) -> str:
     return " and ".join(conditions)
 
 
+def _in_fleet(columns: int) -> dict[str, str]:
+    """The parts of a statement that takes a place and returns that many columns."""
+    nulls = ", ".join(["null"] * columns)
+    return {**_IN_FLEET, "refused": f"\nunion all\nselect {nulls} from clock where not admitted"}
+
+
 def _literal(text: str | None) -> str:
     return "null::text" if text is None else f"'{text}'"
 
@@ -374,7 +409,9 @@ class Statements(dict[str, Statement]):
                 for word, clause in _ON_CONFLICT.items()
             ),
             *(self._claim(row) for row in TRANSITIONS.values() if row.verb is Verb.CLAIM),
+            self._claim(TRANSITIONS[Verb.CLAIM], CLAIM_IN_FLEET, _in_fleet(len(CLAIMED_VALUES))),
             self._lanes("lanes", Guard.NEVER_RECOVERED),
+            self._lanes(LANES_IN_FLEET, Guard.NEVER_RECOVERED, _in_fleet(LANE_COLUMNS + 1)),
             self._lanes("lanes:recovered", Guard.RECOVERED),
             self._recovered_waiting(),
             self._upkeep_look(),
@@ -403,13 +440,16 @@ class Statements(dict[str, Statement]):
         hidden = [self._fill(f"{file}:hidden", file, seen=_SEEN_BY_FEW) for file in READING]
         return [*special, *hidden, *(self._fill(file, file) for file in rest)]
 
-    def _claim(self, claim: Transition) -> Statement:
+    def _claim(
+        self, claim: Transition, name: str = "", places: Mapping[str, str] = _ALONE
+    ) -> Statement:
         retire = RETIRE_UNCLAIMABLE
         kind = [GUARDS[guard] for guard in claim.guards if guard in _KINDS]
         capped = any("l.max_recoveries" in condition for condition in kind)
         return self._fill(
-            claim.name,
+            name or claim.name,
             "claim",
+            **places,
             claimable=self.binding.is_in(claim.sources),
             kind=" and ".join(kind),
             more_arrays=", (select :max_recoveries::integer[])" if capped else "",
@@ -422,11 +462,13 @@ class Statements(dict[str, Statement]):
             retire_reason=_literal(retire.reason),
         )
 
-    def _lanes(self, name: str, kind: Guard) -> Statement:
+    def _lanes(self, name: str, kind: Guard, places: Mapping[str, str] = _ALONE) -> Statement:
         """Lanes of recovered jobs are found by the index that has only those."""
         narrow = f" and {GUARDS[kind]}" if kind is Guard.RECOVERED else ""
         claimable = self.binding.is_in(TRANSITIONS[Verb.CLAIM].sources)
-        return self._fill(name, "lanes", claimable=f"{claimable} and {GUARDS[kind]}", narrow=narrow)
+        return self._fill(
+            name, "lanes", claimable=f"{claimable} and {GUARDS[kind]}", narrow=narrow, **places
+        )
 
     def _recovered_waiting(self) -> Statement:
         name = "recovered_waiting"

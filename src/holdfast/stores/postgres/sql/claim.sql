@@ -1,16 +1,16 @@
 -- role: worker
 -- Leases due jobs of one priority, one ordered walk of the ready index for each lane.
 -- Promise: at most `share` rows of a lane, in order, none that another transaction has locked; a row
--- without attempts left is retired instead. Rendered three times: for jobs that no worker died with,
--- for recovered ones and for suspects. Index: ready, from the lane's floor, or recovered, which has
--- the few jobs that a worker died with; the rows it locked
--- are then found by their place. One that changed after the statement began is left to the next.
+-- without attempts left is retired instead. Rendered four times: for jobs that no worker died with,
+-- in large fleets with a place that it takes (claim_places.py), for recovered ones and for suspects.
+-- Index: ready, from the lane's floor, or recovered, which has the few jobs that a worker died with;
+-- the rows it locked are then found by their place. One that changed after the statement began is left to the next.
 -- Behind a select the planner does not see how many lanes are asked for. Otherwise it makes a plan
 -- for each number of them, every time, and that takes longer than a claim of one job.
 -- A claim that a crash loses costs nothing (the job runs again), so it need not be fsynced.
 with clock as materialized (
     select coalesce(:now::timestamptz, clock_timestamp()) as now,
-           case when :relaxed::boolean then set_config('synchronous_commit', 'off', true) end
+           case when :relaxed::boolean then set_config('synchronous_commit', 'off', true) end{takes_place}
 ),
 lane as materialized (
     select *
@@ -18,7 +18,7 @@ lane as materialized (
         (select :entrypoints::text[]), (select :floors::timestamptz[]),
         (select :floor_ids::bigint[]), (select :ceilings::timestamptz[]),
         (select :shares::integer[]), (select :max_attempts::integer[]){more_arrays}
-    ) as l(entrypoint, floor, floor_id, ceiling, share, max_attempts{more_columns})
+    ) as l(entrypoint, floor, floor_id, ceiling, share, max_attempts{more_columns}){admitted}
 ),
 due as materialized (
     select c.id, c.place, c.spent
@@ -72,4 +72,4 @@ leased as (
 )
 select {claimed_values} from picked
 union all
-select {claimed_values} from retired
+select {claimed_values} from retired{refused}

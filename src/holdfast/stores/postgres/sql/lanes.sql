@@ -8,9 +8,10 @@
 -- Promise: a handful of index probes a lane, whatever the backlog. Index: ready. As in a claim, the
 -- planner does not see how many there are, and so plans once. `between` means `is not null`, of
 -- which the planner would expect a thousand lanes, and have the statement compiled for them.
--- Rendered twice: for jobs that no worker died with, and for recovered ones (index: recovered).
+-- Rendered three times: for jobs that no worker died with, in large fleets with a place that it takes
+-- (claim_places.py), and for recovered ones (index: recovered).
 with recursive clock as materialized (
-    select coalesce(:now::timestamptz, clock_timestamp()) as now
+    select coalesce(:now::timestamptz, clock_timestamp()) as now{takes_place}
 ),
 found as (
     select g.entrypoint, g.bottom, (
@@ -22,7 +23,7 @@ found as (
     from unnest(
         (select :gap_entrypoints::text[]), (select :gap_tops::bigint[]),
         (select :gap_bottoms::bigint[])
-    ) as g(entrypoint, top, bottom)
+    ) as g(entrypoint, top, bottom){admitted}
     union all
     select f.entrypoint, f.bottom, (
         select j.priority from {table} j
@@ -46,7 +47,7 @@ lane as (
         (select :floors::timestamptz[]), (select :floor_ids::bigint[]),
         (select :slice_floors::timestamptz[]), (select :slice_ceilings::timestamptz[]),
         (select :slice_ceiling_ids::bigint[])
-    )
+    ){admitted}
 )
 select l.entrypoint, l.priority, exists (
     select from {table} j
@@ -79,4 +80,4 @@ select l.entrypoint, l.priority, exists (
     where p.name in (l.entrypoint, '')
       and (p.until is null or p.until > (select now from clock))
 ) as paused
-from lane l
+from lane l{refused}

@@ -92,7 +92,14 @@ class TableLeases:
                 logger.warning("%s", warning)
 
     async def claim(
-        self, rules: Sequence[ClaimRule], *, limit: int, worker: str, sweep: bool = False
+        self,
+        rules: Sequence[ClaimRule],
+        *,
+        limit: int,
+        worker: str,
+        sweep: bool = False,
+        fleet: int = 1,
+        idle: bool = False,
     ) -> list[Job]:
         return await self._claim(Verb.CLAIM, uuid4, rules, limit, worker)
 
