@@ -131,7 +131,7 @@ async def test_a_refused_claim_leaves_no_trace(
 TAKE_ALL = """
 select pg_advisory_lock(hashtextextended(
     'claims of ' || $1 || ' mail',
-    place + 1000 * (extract(epoch from clock_timestamp())::bigint / $2 + epoch)
+    place + 1000 * (extract(epoch from coalesce($3::timestamptz, clock_timestamp()))::bigint / $2 + epoch)
 ))
 from generate_series(1, 32) as place, generate_series(0, 12) as epoch
 """
@@ -160,7 +160,7 @@ async def test_a_refused_worker_needs_no_other_wake_up(
         async def mail(job: Job) -> None:
             ran.set()
 
-        await stranger.fetch(TAKE_ALL, tables.NAMES.channel, EPOCH_SECONDS)
+        await stranger.fetch(TAKE_ALL, tables.NAMES.channel, EPOCH_SECONDS, None)
         await hf.queries.enqueue("mail", None)
         running = asyncio.create_task(hf.run(dequeue_timeout=timedelta(hours=1), signals=False))
         async with asyncio.timeout(30):
@@ -170,6 +170,25 @@ async def test_a_refused_worker_needs_no_other_wake_up(
             await ran.wait()
             hf.shutdown.set()
             await running
+
+
+async def test_a_stranger_who_takes_all_places_stops_no_fleet(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(claim_places, "monotonic", lambda: now)
+    await stage.enqueue(2)
+    await stage.observer.fetch(TAKE_ALL, tables.NAMES.channel, EPOCH_SECONDS, stage.clock.now())
+    taken: list[Job] = []
+    for idle in (True, False):
+        while not taken:
+            taken = await claim(stage.b, limit=1, idle=idle)
+            now += 1.0
+        assert now > claim_places._PATIENCE_SECONDS
+        assert ("no place to claim was free" in caplog.text) is not idle
+        # The next claim asks for a place again.
+        assert await claim(stage.b, limit=1, idle=idle) == []
+        taken, now = [], 0.0
 
 
 async def test_a_drain_leaves_nothing_to_others(
@@ -187,7 +206,7 @@ async def test_a_drain_leaves_nothing_to_others(
         async def mail(job: Job) -> None:
             ran.append(job)
 
-        await stranger.fetch(TAKE_ALL, tables.NAMES.channel, EPOCH_SECONDS)
+        await stranger.fetch(TAKE_ALL, tables.NAMES.channel, EPOCH_SECONDS, None)
         await hf.queries.enqueue(["mail"] * 20, [None] * 20, [0] * 20)
         monkeypatch.setattr(UpkeepDuty, "workers", FLEET)
         async with asyncio.timeout(30):

@@ -10,6 +10,7 @@ mostly free and the whole fleet joins.
 
 from __future__ import annotations
 
+import logging
 import random
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ from holdfast.clock import monotonic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+logger = logging.getLogger("holdfast.worker")
 
 CLAIM_IN_FLEET = "claim:fleet"
 LANES_IN_FLEET = "lanes:fleet"
@@ -50,6 +53,10 @@ _LONGEST_PAUSE_SECONDS = 2.0
 _BUSY_PAUSE_SECONDS = 0.008
 """A worker that holds jobs asks this often."""
 
+_PATIENCE_SECONDS = 10.0
+"""A worker that was refused for this long claims once without a place. Anybody who may connect can
+take the locks that places are, and must not stop a fleet that way."""
+
 
 class ClaimPlaces:
     """Whether the claims of this worker take places, and when it asks again after a refusal."""
@@ -60,6 +67,9 @@ class ClaimPlaces:
         self._heavy = False
         """Whether the last claim was full, so that this worker is in the middle of a backlog."""
         self._refusals = 0
+        self._refused_since = 0.0
+        self._impatient = False
+        """It was refused for too long, so that this claim needs no place."""
         self._again_at = 0.0
         self.refused = False
         """Whether the claim that began last found no place."""
@@ -67,6 +77,14 @@ class ClaimPlaces:
     def begin(self, limit: int, fleet: int, *, idle: bool) -> None:
         """Begin a claim of a worker in a fleet of that many, which holds no jobs if `idle`."""
         self.refused = False
+        waited = monotonic() - self._refused_since if self._refusals else 0.0
+        self._impatient = waited > _PATIENCE_SECONDS
+        if self._impatient and not idle:
+            logger.warning(
+                "no place to claim was free for %.0f s, so this claim takes none; look for sessions "
+                "that keep advisory locks: select pid from pg_locks where locktype = 'advisory'",
+                waited,
+            )
         self._fleet, self._idle = fleet, idle
         self._places = max(_LEAST_PLACES, min(_MOST_PLACES, _JOBS_AT_ONCE // max(1, limit)))
 
@@ -78,7 +96,7 @@ class ClaimPlaces:
     @property
     def taken(self) -> bool:
         """Whether the statements of this claim take places."""
-        return self._fleet >= _CROWD
+        return self._fleet >= _CROWD and not self._impatient
 
     def ask(self, channel: str, entrypoints: Iterable[str]) -> dict[str, object]:
         """Return what a statement says about the place that it takes.
@@ -97,6 +115,8 @@ class ClaimPlaces:
     def refuse(self) -> None:
         """Record that no place was free."""
         self.refused = True
+        if not self._refusals:
+            self._refused_since = monotonic()
         self._refusals += 1
         pause = _BUSY_PAUSE_SECONDS
         if self._idle:
