@@ -131,7 +131,8 @@ async def test_a_refused_claim_leaves_no_trace(
 TAKE_ALL = """
 select pg_advisory_lock(hashtextextended(
     'claims of ' || $1 || ' mail',
-    place + 1000 * (extract(epoch from coalesce($3::timestamptz, clock_timestamp()))::bigint / $2 + epoch)
+    place + 1000 * (epoch
+        + extract(epoch from coalesce($3::timestamptz, clock_timestamp()))::bigint / $2)
 ))
 from generate_series(1, 32) as place, generate_series(0, 12) as epoch
 """
@@ -178,7 +179,8 @@ async def test_a_stranger_who_takes_all_places_stops_no_fleet(
     now = 0.0
     monkeypatch.setattr(claim_places, "monotonic", lambda: now)
     await stage.enqueue(2)
-    await stage.observer.fetch(TAKE_ALL, tables.NAMES.channel, EPOCH_SECONDS, stage.clock.now())
+    channel = tables.NAMES.channel
+    await stage.observer.fetch(TAKE_ALL, channel, EPOCH_SECONDS, stage.clock.now())
     taken: list[Job] = []
     for idle in (True, False):
         while not taken:

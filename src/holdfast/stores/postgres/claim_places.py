@@ -81,8 +81,8 @@ class ClaimPlaces:
         self._impatient = waited > _PATIENCE_SECONDS
         if self._impatient and not idle:
             logger.warning(
-                "no place to claim was free for %.0f s, so this claim takes none; look for sessions "
-                "that keep advisory locks: select pid from pg_locks where locktype = 'advisory'",
+                "no place to claim was free for %.0f s, so this claim takes none; look for "
+                "sessions that keep locks of the type advisory in pg_locks",
                 waited,
             )
         self._fleet, self._idle = fleet, idle
