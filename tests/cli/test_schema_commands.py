@@ -51,7 +51,7 @@ def test_tables_come_are_verified_and_go(pg: Database) -> None:
 
 def test_install_adds_and_removes_the_trigger_that_wakes_workers(pg: Database) -> None:
     done = inside("install", "--notify-inserts", "--dsn", pg.dsn)
-    assert "inserts of other programs wake workers" in done.out
+    assert "rows that plain SQL inserts wake workers" in done.out
     assert inside("verify", "--json", "--dsn", pg.dsn).json["notify_inserts"] is True
     assert "wake workers" in inside("verify", "--dsn", pg.dsn).out
     done = inside("install", "--no-notify-inserts", "--dsn", pg.dsn)

@@ -96,7 +96,7 @@ def install(
 
     _tell(options, run_async(work), "_breakers" if breakers_only else "")
     if notify_inserts is not None:
-        line(f"inserts of other programs {_WAKE[notify_inserts]}")
+        line(f"rows that plain SQL inserts {_WAKE[notify_inserts]}")
     if functions is not None:
         line(f"the functions for SQL are {'there' if functions else 'removed'}")
 
@@ -205,7 +205,7 @@ def verify(ctx: typer.Context, as_json: _Json = False) -> None:
         print_json({"ok": fault is None, "error": fault, "notify_inserts": wakes})
     elif fault is None:
         line(clean(f"ok: {options.names.table()} in {options.describe()}"))
-        line(f"inserts of other programs {_WAKE[wakes]}")
+        line(f"rows that plain SQL inserts {_WAKE[wakes]}")
     if fault is not None:
         say(fault)
         raise typer.Exit(UNFIT)

@@ -192,7 +192,8 @@ class Supervisor:
         self._level = level
         self._stopping.set()
         self._keeper.stop()
-        logger.info("stopping %d workers", len(self._workers))
+        how = "" if level < FAST else " at once"
+        logger.info("stopping %d workers%s", len(self._workers), how)
         loop = asyncio.get_running_loop()
         for worker in self._workers:
             sending = loop.create_task(worker.child.send(stop=level))
