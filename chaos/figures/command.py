@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from chaos import report
 from chaos.cluster import Cluster
-from chaos.figures import clients, processes, slots
+from chaos.figures import clients, processes, slots, suspects
 from chaos.figures.base import FIGURES, Measured
 from chaos.run import new_directory
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-__all__ = ["clients", "command", "processes", "slots"]
+__all__ = ["clients", "command", "processes", "slots", "suspects"]
 
 
 def command(options: argparse.Namespace, console: Console) -> int:

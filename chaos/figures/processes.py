@@ -59,18 +59,33 @@ class Bench:
     ) -> AsyncIterator[subprocess.Popen[bytes]]:
         """`holdfast run` on the tables of that prefix, ready to work."""
         port = await self._stage.proxy.open(link)
+        words = ("-m", "holdfast", "run", "chaos.figures.target:main", *options)
+        async with self._process(link, prefix, port, *words) as process:
+            yield process
+
+    @asynccontextmanager
+    async def program(self, link: str, prefix: str) -> AsyncIterator[subprocess.Popen[bytes]]:
+        """A program that calls `hf.run()`, about to work."""
+        port = await self._stage.proxy.open(link)
+        async with self._process(link, prefix, port, "-m", "chaos.figures.target") as process:
+            yield process
+
+    @asynccontextmanager
+    async def _process(
+        self, link: str, prefix: str, port: int, *words: str
+    ) -> AsyncIterator[subprocess.Popen[bytes]]:
         log = self._stage.directory / f"{link}.log"
-        process = self._spawn(log, port, prefix, *options)
+        process = self._spawn(log, port, prefix, *words)
         try:
             if not await self._stage.until(lambda: " runs " in log.read_text(), 60):
-                raise RuntimeError(f"holdfast run does not start:\n{log.read_text()}")
+                raise RuntimeError(f"a worker does not start:\n{log.read_text()}")
             yield process
         finally:
             with suppress(ProcessLookupError):
                 process.kill()
             process.wait()
 
-    def _spawn(self, log: Path, port: int, prefix: str, *options: str) -> subprocess.Popen[bytes]:
+    def _spawn(self, log: Path, port: int, prefix: str, *words: str) -> subprocess.Popen[bytes]:
         environment = {
             **os.environ,
             "HOLDFAST_DSN": f"postgresql://postgres@{HOST}:{port}/chaos",
@@ -78,7 +93,7 @@ class Bench:
             "CHAOS_JOURNAL": str(self._journal),
             "PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]),
         }
-        command = [sys.executable, "-m", "holdfast", "run", "chaos.figures.target:main", *options]
+        command = [sys.executable, *words]
         with log.open("wb") as said:
             return subprocess.Popen(command, cwd=_ROOT, env=environment, stdout=said, stderr=said)
 

@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvloop
 
 from chaos.files import Journal
 from holdfast import Holdfast, Job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FOREVER = 3600.0
 
@@ -54,4 +61,38 @@ async def main() -> Holdfast:
         if not job.recoveries:
             await asyncio.sleep(FOREVER)
 
+    _register_suspects(hf, note)
     return hf
+
+
+def _register_suspects(hf: Holdfast, note: Callable[[Job], None]) -> None:
+    """What runs as a suspect, and what runs beside."""
+
+    @hf.entrypoint("work")
+    async def work(job: Job) -> None:
+        note(job)
+
+    @hf.entrypoint("naps")
+    async def naps(job: Job) -> None:
+        note(job)
+        await asyncio.sleep(float(job.payload or b"0"))
+
+    @hf.entrypoint("kills")
+    async def kills(job: Job) -> None:
+        note(job)
+        await asyncio.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @hf.entrypoint("quick")
+    async def quick(job: Job) -> None:
+        pass
+
+
+async def _program() -> None:
+    hf = await main()
+    print(f"worker {hf.queue_manager.id} runs in a program", flush=True)
+    await hf.run()
+
+
+if __name__ == "__main__":
+    uvloop.run(_program())

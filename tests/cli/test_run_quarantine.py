@@ -140,6 +140,7 @@ def test_fresh_jobs_are_done_while_a_suspect_runs_in_a_process_of_its_own(
 
     assert int(job) == suspect
     assert int(pid) not in workers
+    assert psutil.Process(int(pid)).nice() == 10
     bench.enqueue("quick", 50)
     done = bench.noted("quick", 50)
     assert {int(line[2]) for line in done} <= workers

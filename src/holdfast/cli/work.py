@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import ModuleType
@@ -32,6 +32,8 @@ from holdfast.worker.quarantine import Suspects
 logger = logging.getLogger("holdfast.run")
 
 _YOUNG_OBJECTS = 20_000
+_QUARANTINE_NICE = 10
+"""Suspects that compute, and the start of their processes, take little from the other jobs."""
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -64,6 +66,9 @@ def work(
     role: ProcessRole | None,
 ) -> None:
     """Until a signal, the parent's death or, in drain mode, the end of the work."""
+    if role is ProcessRole.quarantine:
+        with suppress(OSError):
+            os.nice(_QUARANTINE_NICE)
     stop = Stop(plan.settings.drain_timeout.total_seconds())
     stop.watch()
     side = Side(bound=bound, parent=parent, supervised=role is ProcessRole.worker, stop=stop)
