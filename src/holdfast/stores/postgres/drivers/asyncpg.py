@@ -359,8 +359,12 @@ class AsyncpgConnection:
         ask = getattr(self.native, "_cancel", None)
         if ask is None:
             return
+        asked = asyncio.get_running_loop().create_future()
+        # Before asyncpg 0.32 it gets the error of a request that fails. The next one is tried all
+        # the same, and asyncio complains of errors that are never read.
+        asked.add_done_callback(lambda done: done.cancelled() or done.exception())
         # In a task of its own, because it swallows its cancellation.
-        request = asyncio.ensure_future(ask(asyncio.get_running_loop().create_future()))
+        request = asyncio.ensure_future(ask(asked))
         try:
             await asyncio.wait({request})
         except asyncio.CancelledError:
