@@ -282,29 +282,31 @@ async def test_a_call_that_waits_for_a_dedupe_key_delays_none_without_a_key(
     """Also with connections of our own: there is a second one, and there are never more."""
     sessions = (
         "select count(*) from pg_stat_activity where datname = current_database()"
-        " and application_name like 'holdfast:%' and query like $1"
+        " and application_name like 'holdfast:%' and query like $1 and backend_start > $2"
     )
-    async with (
-        tables.installed(pg18.dsn) as (connection, _),
-        opened(kind, pg18.dsn) as hf,
-        tables.session(pg18.dsn) as mine,
-    ):
-        transaction = mine.transaction()
-        await transaction.start()
-        await hf.queries.on(mine).enqueue("mail", b"mine", dedupe_key="hot")
-        slow = start(
-            *(hf.queries.enqueue("mail", b"slow", dedupe_key=key) for key in ("hot", "hot", "cold"))
-        )
-        await begun()
-        for _ in range(20):
-            await hf.queries.enqueue("mail", b"quick")
-        await hf.queries.enqueue_many([NewJob("mail", b"quick") for _ in range(1000)])
-        assert not any(task.done() for task in slow)
-        assert await payloads(connection) == [b"quick"] * 1020
-        assert await connection.fetchval(sessions, '%"holdfast"%') <= 2
-        await transaction.rollback()
-        found = await asyncio.gather(*slow, return_exceptions=True)
-        assert [isinstance(one, DuplicateJobError) for one in found].count(True) == 1
+    async with tables.installed(pg18.dsn) as (connection, _), tables.session(pg18.dsn) as mine:
+        # Other tests may leave sessions in this database.
+        began = await connection.fetchval("select clock_timestamp()")
+        async with opened(kind, pg18.dsn) as hf:
+            transaction = mine.transaction()
+            await transaction.start()
+            await hf.queries.on(mine).enqueue("mail", b"mine", dedupe_key="hot")
+            slow = start(
+                *(
+                    hf.queries.enqueue("mail", b"slow", dedupe_key=key)
+                    for key in ("hot", "hot", "cold")
+                )
+            )
+            await begun()
+            for _ in range(20):
+                await hf.queries.enqueue("mail", b"quick")
+            await hf.queries.enqueue_many([NewJob("mail", b"quick") for _ in range(1000)])
+            assert not any(task.done() for task in slow)
+            assert await payloads(connection) == [b"quick"] * 1020
+            assert await connection.fetchval(sessions, '%"holdfast"%', began) <= 2
+            await transaction.rollback()
+            found = await asyncio.gather(*slow, return_exceptions=True)
+            assert [isinstance(one, DuplicateJobError) for one in found].count(True) == 1
 
 
 @pytest.mark.parametrize("kind", ["asyncpg", "psycopg"])
