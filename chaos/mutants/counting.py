@@ -9,6 +9,7 @@ from holdfast.lifecycle import Effect, Guard, Transition, Verb
 from holdfast.stores.postgres import render
 from holdfast.worker import claim_size
 from holdfast.worker.quarantine import Quarantine
+from holdfast.worker.suspect_turn import SuspectTurn
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.binding import Binding
@@ -56,7 +57,13 @@ def neighbour_retired() -> None:
 @mutant("quarantine-without-bound", "quarantine")
 def quarantine_without_bound() -> None:
     """While suspects wait, every worker claims nothing else."""
+
+    async def always(_turn: SuspectTurn, _turns: int) -> bool:
+        return True
+
+    # Either of the two keeps the other workers at their work.
     patch(Quarantine, "_next_suspect", property(lambda self: self._suspect_at))
+    patch(SuspectTurn, "take", always)
 
 
 @mutant("retry-delay-ignored", "retries")
