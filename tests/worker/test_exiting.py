@@ -93,6 +93,12 @@ from holdfast import Holdfast
 def callback():
     asyncio.get_running_loop().call_soon(sys.exit, 3)
 
+def later():
+    # The second one ends the loop while the worker releases its jobs.
+    loop = asyncio.get_running_loop()
+    loop.call_soon(sys.exit, 3)
+    loop.call_soon(loop.call_soon, loop.call_soon, sys.exit, 3)
+
 def task():
     async def leave():
         sys.exit(3)
@@ -127,7 +133,7 @@ def goes_on():
 """
 
 
-@pytest.mark.parametrize("leave", ["callback", "task"])
+@pytest.mark.parametrize("leave", ["callback", "task", "later"])
 @pytest.mark.parametrize(
     "ends",
     [

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("holdfast.worker")
 
 _RETRY_SECONDS = 0.2
+_RELEASE_SECONDS = 2.0
+"""A renewing thread that was stopped waits this long for its worker to release its jobs."""
+
 _THREAD_END_SECONDS = 0.3
 """A stopping worker waits this long for the renewing thread to end."""
 
@@ -250,7 +253,7 @@ class RenewingThread:
 
     def begin_release(self) -> None:
         """Release what is leased, if the event loop was ended before its worker."""
-        self._abandoned = not self._stopping and self._watchdog.abandon()
+        self._abandoned = self._watchdog.abandon()
 
     def join(self, seconds: float) -> None:
         """Wait for that."""
@@ -295,13 +298,22 @@ class RenewingThread:
         if self._stopping:
             # The stop came before there was a task to cancel.
             return
+        try:
+            await self._renew_until_gone()
+        except asyncio.CancelledError:
+            # The tasks of a loop that ends are cancelled together: the worker's own steps may still
+            # release its jobs, and may be interrupted in that.
+            await self._rescue.until_released(self._watchdog, _RELEASE_SECONDS)
+        if self._watchdog.gone:
+            async with self._connected() as sources:
+                await self._rescue.release_all(sources)
+
+    async def _renew_until_gone(self) -> None:
         while not self._watchdog.gone:
             if blocked := await self._renew_until_blocked():
                 async with self._connected() as sources:
                     await self._rescue.give_up(sources, blocked)
                     await self._watchdog.until_answered()
-        async with self._connected() as sources:
-            await self._rescue.release_all(sources)
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Sources]:

@@ -8,6 +8,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from holdfast.clock import monotonic
 from holdfast.errors import DatabaseError
 from holdfast.events import Observers
 from holdfast.lifecycle import TRANSITIONS, Verb
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.models import Outcome
     from holdfast.worker.dispatcher import Dispatcher
     from holdfast.worker.leases import Lease
-    from holdfast.worker.loop_watchdog import Blocked
+    from holdfast.worker.loop_watchdog import Blocked, LoopWatchdog
     from holdfast.worker.sources import Sources
     from holdfast.worker.steps import Steps
     from holdfast.worker.task_pool import TaskPool
@@ -33,6 +34,7 @@ logger = logging.getLogger("holdfast.worker")
 _BLOCKED_SECONDS = 3.0
 """For the writes of a worker whose event loop is blocked for too long."""
 
+_LOOK_SECONDS = 0.02
 _REST_SECONDS = 0.8
 """For outcomes that an ended settler left unwritten, and again for the rest."""
 
@@ -65,6 +67,8 @@ class Rescue:
         """Seconds."""
         self._end_process = end_process
         self.rounds = 0
+        self.over = False
+        """The worker has ended by itself. What it could not release is left to expire."""
         self._home = asyncio.get_running_loop()
 
     async def run(self) -> None:
@@ -109,13 +113,22 @@ class Rescue:
             self._end_process(str(blocked))
         self._home.call_soon_threadsafe(self._resume)
 
+    async def until_released(self, watchdog: LoopWatchdog, seconds: float) -> None:
+        """Called in the renewing thread. Wait until the worker has released all, has tried to, or
+        has no event loop any more."""
+        deadline = monotonic() + seconds
+        while len(self._lease_set):
+            if self.over or watchdog.gone or monotonic() >= deadline:
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+
     async def release_all(self, sources: Sources) -> None:
         """Called in the renewing thread when the worker's event loop has ended before the worker.
 
         No handler runs any more on that loop, and nothing else would end the leases.
         """
         held, endings = self._lease_set.snapshot(), self._settler.endings
-        if not held:
+        if self.over or not held:
             return
         logger.error(
             "the event loop was ended in the middle of %d jobs, which are released now; let the "

@@ -238,6 +238,7 @@ class Worker:
 
     async def close(self) -> None:
         """Close the connections."""
+        self._rescue.over = True
         await _close(fork for fork in self._connections if fork is not self._sources)
 
     async def _introduce(self) -> None:
