@@ -483,14 +483,7 @@ class PostgresLeases:
             "token": token,
             "worker": worker,
             "priority": priority,
-            "entrypoints": [lane.rule.entrypoint for lane, _ in shares],
-            "floors": [lane.floor for lane, _ in shares],
-            "floor_ids": [lane.floor_id for lane, _ in shares],
-            "ceilings": [lane.ceiling for lane, _ in shares],
-            "shares": [share for _, share in shares],
-            "max_attempts": [lane.rule.max_attempts for lane, _ in shares],
-            "leases": [lane.rule.lease for lane, _ in shares],
-            "shortest": min(lane.rule.lease for lane, _ in shares),
+            **_lane_values(shares),
         }
         # Until the reply is here and committed, it is unknown whether the claim happened.
         self._doubtful.append(token)
@@ -549,6 +542,20 @@ class PostgresLeases:
         # Not those that were not found: they may commit only now, and the sweep needs them then.
         await self.delete_claims(list({change.key.token for change in changes}))
         del self._doubtful[: len(tokens)]
+
+
+def _lane_values(shares: Sequence[tuple[Lane, int]]) -> dict[str, object]:
+    """The lanes of a claim, a column each, and how many jobs it may take of each lane."""
+    return {
+        "entrypoints": [lane.rule.entrypoint for lane, _ in shares],
+        "floors": [lane.floor for lane, _ in shares],
+        "floor_ids": [lane.floor_id for lane, _ in shares],
+        "ceilings": [lane.ceiling for lane, _ in shares],
+        "shares": [share for _, share in shares],
+        "max_attempts": [lane.rule.max_attempts for lane, _ in shares],
+        "leases": [lane.rule.lease for lane, _ in shares],
+        "shortest": min(lane.rule.lease for lane, _ in shares),
+    }
 
 
 async def _lock_limit(inside: Runner, entrypoint: str, wait: str) -> None:
